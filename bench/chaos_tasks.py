@@ -12,6 +12,7 @@ from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import make_request
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
+from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
 from foretell.loading import load_start
 from foretell.model.init import make_decoder
@@ -56,7 +57,8 @@ def train_text(folder: Path, out: Path) -> TextTraining:
             overrides=sections,
             device="cpu",
             dtype="bfloat16",
-        )
+        ),
+        continue_prompt,
     )
 
 

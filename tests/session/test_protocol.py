@@ -13,6 +13,7 @@ import signal
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import FinetuneRequest
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
+from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
 from foretell.loading import load_start
 from foretell.model.init import make_decoder
@@ -220,9 +222,13 @@ def kinds(tmp_path_factory) -> dict[str, Kind]:
     small = {"model": {**SHAPE, "dropout": 0.1}}
     return {
         "text": Kind(
-            TextTraining, TextRequest, **text, size="toy", overrides={**small, "tokenizer": {"kind": "bytes"}}
+            partial(TextTraining, continue_prompt=continue_prompt),
+            TextRequest,
+            **text,
+            size="toy",
+            overrides={**small, "tokenizer": {"kind": "bytes"}},
         ),
-        "domain": Kind(DomainTraining, TextRequest, **text, start=start),
+        "domain": Kind(partial(DomainTraining, continue_prompt=continue_prompt), TextRequest, **text, start=start),
         "translation": Kind(
             TranslationTraining,
             PairRequest,

@@ -222,6 +222,7 @@ def finetune_text(
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
+    from foretell.generation.batch_generation import continue_prompt
     from foretell.loading import load_start
     from foretell.pretraining.domain import DomainTraining
     from foretell.pretraining.request import TextRequest
@@ -236,7 +237,7 @@ def finetune_text(
         old_domain=None if model is None else find_old_domain(old_domain or [], model),
         **options.shared(out),
     )
-    train_and_report(DomainTraining(request), options, lambda session: finish_text(session, json))
+    train_and_report(DomainTraining(request, continue_prompt), options, lambda session: finish_text(session, json))
 
 
 def finish_text(session: Session[TextTask], json: bool) -> None:

@@ -101,6 +101,7 @@ def train(
     from foretell.config import DataConfig, make_section
     from foretell.convert.families import choose_family
     from foretell.finding import find_tokenizer
+    from foretell.generation.batch_generation import continue_prompt
     from foretell.loading import load_start
     from foretell.pretraining.pretrain import TextTraining
     from foretell.pretraining.request import TextRequest
@@ -127,7 +128,7 @@ def train(
         workers=1 if workers is None else workers,
         **options.shared(out),
     )
-    return train_and_report(TextTraining(request), options, finish)
+    return train_and_report(TextTraining(request, continue_prompt), options, finish)
 
 
 def token_store(data: tuple[str, ...]) -> Path | None:
