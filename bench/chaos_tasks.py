@@ -14,12 +14,12 @@ from foretell.finetuning.request import make_request
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
-from foretell.loading import load_start
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.session.declaration import Training
+from foretell.session.protocol import load_start
 from foretell.text import train_tokenizer
 from foretell.translation.train import PairRequest, TranslationTraining
 

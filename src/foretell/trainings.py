@@ -20,14 +20,14 @@ from foretell.finetuning.kinds import KINDS, HeadFields
 from foretell.finetuning.request import make_request
 from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
-from foretell.loading import load, load_start
+from foretell.loading import load
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.sources import find_old_domain, make_source
 from foretell.session.declaration import Training
 from foretell.session.display import choose_display, notes_of_the_log
-from foretell.session.protocol import run_training
+from foretell.session.protocol import load_start, run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.request import take_sections
 from foretell.text import Tokenizer

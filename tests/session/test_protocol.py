@@ -13,7 +13,6 @@ import signal
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +30,6 @@ from foretell.finetuning.request import FinetuneRequest
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
-from foretell.loading import load_start
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.domain import DomainTraining
@@ -42,7 +40,7 @@ from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
 from foretell.session.declaration import ChosenConfig, Machine, Training, kept_data
 from foretell.session.machine import Footprint
-from foretell.session.protocol import last_change, log_changed_data, run_training, start_session
+from foretell.session.protocol import last_change, load_start, log_changed_data, run_training, start_session
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, intervals
 from foretell.session.task import Task
@@ -181,6 +179,15 @@ STEPS = 6
 PACE = {"steps": STEPS, "batch_size": 4, "warmup_steps": 1, "log_every": 1, "evaluate_every": 2, "checkpoint_every": 2}
 
 
+class SampledText(TextTraining):
+    def __init__(self, request: TextRequest):
+        super().__init__(request, continue_prompt)
+
+
+class SampledDomain(DomainTraining, SampledText):
+    pass
+
+
 class Kind:
     """A task: `make(out, **fields)` is a new training, `resume(out, **fields)` one without data or model."""
 
@@ -222,13 +229,13 @@ def kinds(tmp_path_factory) -> dict[str, Kind]:
     small = {"model": {**SHAPE, "dropout": 0.1}}
     return {
         "text": Kind(
-            partial(TextTraining, continue_prompt=continue_prompt),
+            SampledText,
             TextRequest,
             **text,
             size="toy",
             overrides={**small, "tokenizer": {"kind": "bytes"}},
         ),
-        "domain": Kind(partial(DomainTraining, continue_prompt=continue_prompt), TextRequest, **text, start=start),
+        "domain": Kind(SampledDomain, TextRequest, **text, start=start),
         "translation": Kind(
             TranslationTraining,
             PairRequest,

@@ -89,7 +89,7 @@ def finetune(
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request
-    from foretell.loading import load_start
+    from foretell.session.protocol import load_start
 
     sections = options.sections({})
     for name in sections:
@@ -153,7 +153,7 @@ def finetune_chat(
         raise UsageError("give a MODEL and one or more files of conversations, or --out RUN --resume auto")
     out = options.directory(data)
     from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-    from foretell.loading import load_start
+    from foretell.session.protocol import load_start
 
     overrides = options.sections({})
     if lora:
@@ -223,10 +223,10 @@ def finetune_text(
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
     from foretell.generation.batch_generation import continue_prompt
-    from foretell.loading import load_start
     from foretell.pretraining.domain import DomainTraining
     from foretell.pretraining.request import TextRequest
     from foretell.pretraining.sources import find_old_domain
+    from foretell.session.protocol import load_start
 
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(

@@ -102,9 +102,9 @@ def train(
     from foretell.convert.families import choose_family
     from foretell.finding import find_tokenizer
     from foretell.generation.batch_generation import continue_prompt
-    from foretell.loading import load_start
     from foretell.pretraining.pretrain import TextTraining
     from foretell.pretraining.request import TextRequest
+    from foretell.session.protocol import load_start
 
     overrides = options.sections(
         {

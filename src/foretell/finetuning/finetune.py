@@ -24,14 +24,14 @@ from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read
 from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfidf_of, tuned_baseline, with_tfidf
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.loading import Start, find_start
 from foretell.runs.run import FOLDS, Run
 from foretell.session.declaration import describe_model, kept_data
 from foretell.session.failures import explain_stop
 from foretell.session.machine import Footprint
-from foretell.session.protocol import run_training
+from foretell.session.protocol import find_start, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
+from foretell.session.start import Start
 from foretell.text import Tokenizer
 
 NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"

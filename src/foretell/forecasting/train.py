@@ -29,14 +29,15 @@ from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_fo
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.forecasting.windows import held_out_values
 from foretell.language_model import load_model
-from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
 from foretell.session.budget import SERIES
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, kept_data
+from foretell.session.protocol import load_start
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
+from foretell.session.start import Start
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series

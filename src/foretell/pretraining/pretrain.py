@@ -14,7 +14,6 @@ from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
 from foretell.language_model import load_model
-from foretell.loading import Start
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
 from foretell.pretraining import resolve
@@ -28,6 +27,7 @@ from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
 from foretell.session.machine import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
+from foretell.session.start import Start
 from foretell.training.similar_vectors import MOST_TOKENS, information_of_neighbors, set_similar_vectors
 from foretell.weight_shapes import weight_shapes
 

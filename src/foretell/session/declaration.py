@@ -16,7 +16,6 @@ import torch
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError, ConfigError, shell_words
-from foretell.loading import Start
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
@@ -27,6 +26,7 @@ from foretell.session.machine import Footprint, check_fits, seconds_per_step
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
+from foretell.session.start import Start
 from foretell.session.task import Task
 from foretell.training.pace import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes

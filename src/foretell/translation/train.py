@@ -15,7 +15,6 @@ from foretell.config import Section, TrainingConfig, make_section
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, counted
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
-from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
@@ -25,6 +24,7 @@ from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, default_dropout
 from foretell.session.session import Session
+from foretell.session.start import Start
 from foretell.text import load_tokenizer
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (
