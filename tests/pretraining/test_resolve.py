@@ -29,7 +29,7 @@ from foretell.pretraining.resolve import (
 )
 from foretell.pretraining.tokens import TokenizedText
 from foretell.session.declaration import ChosenConfig, Machine
-from foretell.session.machine import Footprint, check_fits
+from foretell.session.fit import Footprint, check_fits
 from foretell.session.request import default_dropout
 from foretell.text.tokenizer_training import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step

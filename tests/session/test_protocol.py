@@ -39,7 +39,7 @@ from foretell.runs.lock import held
 from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
 from foretell.session.declaration import ChosenConfig, Machine, Training, kept_data
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.protocol import last_change, load_start, log_changed_data, run_training, start_session
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, intervals
@@ -580,7 +580,7 @@ Disk = namedtuple("Disk", "total used free")
             "rows of .* tokens at once need more than .*raise training.gradient_accumulation_steps",
         ),
         (
-            "foretell.session.machine.shutil.disk_usage",
+            "foretell.session.fit.shutil.disk_usage",
             3,
             "checkpoints need .*, and 3 bytes are free.*lower training.keep_checkpoints",
         ),

@@ -118,7 +118,7 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
 def say_goodbye(console: Console, directory: Path) -> None:
     """Show the folder of the run, and commands to try."""
     from foretell.cli.demo_display import title
-    from foretell.session.failures import command_name
+    from foretell.session.commands import command_name
 
     title(console, "the run", f"is in {directory}: weights, metrics, samples, loss curve")
     console.print("commands to try next:")

@@ -51,8 +51,8 @@ def speedrun(
     check_minutes(minutes)
     from foretell.pretraining.speedrun import Characters, embedded_text, iter_runs, make_settings
     from foretell.pretraining.speedrun_record import SpeedrunRecord
+    from foretell.session.commands import command_name
     from foretell.session.declaration import describe_model
-    from foretell.session.failures import command_name
 
     characters = Characters.of(embedded_text() if text is None else arguments.read_named(text, "TEXT"))
     if verify is not None:

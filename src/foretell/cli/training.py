@@ -162,7 +162,7 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None
 
 def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str) -> None:
     """Show the run's files, its picture or the package needed for it, and commands to try and to test the run."""
-    from foretell.session.failures import command_name
+    from foretell.session.commands import command_name
     from foretell.session.plots import has_matplotlib
 
     directory, console = session.run.directory, results()

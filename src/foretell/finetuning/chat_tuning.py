@@ -23,7 +23,7 @@ from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_recipe
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.start import Start

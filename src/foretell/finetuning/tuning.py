@@ -16,7 +16,7 @@ from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
 from foretell.saved_model.part import LORA, add_adapters
 from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Machine, Training
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.start import Start
 from foretell.weight_shapes import weight_shapes
 

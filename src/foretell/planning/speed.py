@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
@@ -26,8 +25,8 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.planning.estimate import Range, round_number
 from foretell.training.objective import make_objective
-from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
-from foretell.training.step import TrainingBatch, training_step
+from foretell.training.optimizer import optimizer_flops_per_step
+from foretell.training.timing import time_steps
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.weight_shapes import weight_shapes
 
@@ -259,28 +258,6 @@ def step_seconds(
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
     batch = make_batch(tokens)
     return time_steps(objective, objective.decoder, lambda step: batch, training, dtype, duration)
-
-
-def time_steps(
-    objective: nn.Module,
-    model: nn.Module,
-    batch: Callable[[int], TrainingBatch],
-    training: TrainingConfig,
-    dtype: torch.dtype,
-    duration: float,
-    fewest: int = 1,
-) -> list[float]:
-    """The seconds of training steps, at least `fewest`, for `duration` seconds; this changes the model's weights."""
-    # Globs may name layers that only the final model has; weight decay takes no time
-    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
-    optimizer = make_optimizer(model, training, dtype)
-    _ = training_step(objective, optimizer, batch(0), 0, training, dtype).loss  # the first one warms up
-    seconds: list[float] = []
-    while sum(seconds) < duration or len(seconds) < fewest:
-        started, step = time.perf_counter(), len(seconds) + 1
-        _ = training_step(objective, optimizer, batch(step), step, training, dtype).loss  # reading waits for a GPU
-        seconds.append(time.perf_counter() - started)
-    return seconds
 
 
 @dataclass(frozen=True)

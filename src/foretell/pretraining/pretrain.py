@@ -25,7 +25,7 @@ from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
-from foretell.session.machine import Footprint, check_model_fits
+from foretell.session.fit import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
 from foretell.session.start import Start
 from foretell.training.similar_vectors import MOST_TOKENS, information_of_neighbors, set_similar_vectors

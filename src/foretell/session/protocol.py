@@ -25,9 +25,11 @@ from foretell.planning.estimate import device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.budget import in_minutes
+from foretell.session.commands import resume_command
 from foretell.session.declaration import AnyTask, Machine, Training
-from foretell.session.failures import AFTER_THE_LAST_STEP, explain_stop, resume_command, training_in
-from foretell.session.machine import check_fits, log_other_machine, resumed_precision, resumed_training
+from foretell.session.failures import AFTER_THE_LAST_STEP, explain_stop, training_in
+from foretell.session.fit import check_fits
+from foretell.session.machine import log_other_machine, resumed_precision, resumed_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
