@@ -265,7 +265,7 @@ def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
 
 def parse_value(text: str) -> Any:
     """A number, boolean or list in TOML's notation; anything else is text."""
-    from foretell.config.training import parse_toml
+    from foretell.config.toml import parse_toml
 
     try:
         return parse_toml(f"value = {text}")["value"]
