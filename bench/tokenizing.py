@@ -28,7 +28,8 @@ from rich.console import Console
 
 from foretell.config import DataConfig, TokenizerConfig, make_section
 from foretell.data.documents import embedded_corpus
-from foretell.pretraining.tokens import make_source, tokenize_text
+from foretell.pretraining.sources import make_source
+from foretell.pretraining.tokens import tokenize_text
 from foretell.session.reporter import Reporter
 
 FULL, QUICK = (10, 100), (5, 20)  # MB

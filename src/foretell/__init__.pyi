@@ -45,7 +45,7 @@ from foretell.insight.attribution.ablation import ablate as ablate
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution as direct_logit_attribution
 from foretell.insight.attribution.head_patterns import head_patterns as head_patterns
 from foretell.insight.attribution.logit_lens import logit_lens as logit_lens
-from foretell.insight.explain.explain_value import explain as explain
+from foretell.insight.explain.explain_address import explain as explain
 from foretell.insight.page.write_page import write_page as write_page
 from foretell.insight.trace import Trace as Trace
 from foretell.insight.trace import trace_names as trace_names

@@ -17,7 +17,7 @@ from foretell.forecasting.series_file import read_series
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.loading import load
 from foretell.runs.run import Run
-from foretell.session.failures import resume_command
+from foretell.session.commands import resume_command
 
 ROWS = ["unique_id,ds,y", *(f"a,2024-01-{day:02},{day % 7 + 0.1 * day:.1f}" for day in range(1, 31))]
 OPTIONS = "--size toy --steps 2 --horizon 3 --series.cycle 1 --out runs/d"

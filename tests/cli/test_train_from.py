@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from foretell.language_model import save_model
-from foretell.loading import Start, load_start
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import list_checkpoints
+from foretell.session.protocol import load_start
+from foretell.session.start import Start
 
 QUICK = ["--steps", "6", "--checkpoint-every", "2", "--training.batch-size", "4", "--dtype", "float32"]
 DROPOUT = ["--model.dropout.residual", "0.1", "--training.keep-checkpoints", "9"]

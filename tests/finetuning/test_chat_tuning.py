@@ -24,11 +24,12 @@ from foretell.finetuning.chat_tuning import DEFAULT_EPOCHS, ChatRequest, ChatTra
 from foretell.finetuning.request import FEWEST_STEPS
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
-from foretell.loading import Start, load, load_start
+from foretell.loading import load
 from foretell.model.init import make_decoder
-from foretell.session.protocol import run_training
+from foretell.session.protocol import load_start, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
+from foretell.session.start import Start
 from foretell.text import train_tokenizer
 from foretell.text.chat_template import ChatTokens
 from foretell.training.objective import Objective

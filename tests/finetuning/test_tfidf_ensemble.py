@@ -24,7 +24,9 @@ from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.finetuning.tfidf import TERMS_FILE, TfidfModel, fit_tfidf, mixed, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel
-from foretell.loading import Start, load, load_start
+from foretell.loading import load
+from foretell.session.protocol import load_start
+from foretell.session.start import Start
 from foretell.typesetting.text import document_text
 from tests.toy import StoppedAt
 

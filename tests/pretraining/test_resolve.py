@@ -11,6 +11,7 @@ import torch
 
 from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.errors import ConfigError, DataError
+from foretell.generation.batch_generation import continue_prompt
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
@@ -28,7 +29,7 @@ from foretell.pretraining.resolve import (
 )
 from foretell.pretraining.tokens import TokenizedText
 from foretell.session.declaration import ChosenConfig, Machine
-from foretell.session.machine import Footprint, check_fits
+from foretell.session.fit import Footprint, check_fits
 from foretell.session.request import default_dropout
 from foretell.text.tokenizer_training import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step
@@ -92,7 +93,7 @@ class KnownTraining(TextTraining):
     """The choices for a text and a machine of which everything is known."""
 
     def __init__(self, request: TextRequest, known: Known):
-        super().__init__(request)
+        super().__init__(request, continue_prompt)
         self.known = known
 
     def facts(self, data: Any) -> Facts:
@@ -189,7 +190,7 @@ def test_a_text_shorter_than_a_context_is_refused() -> None:
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_speed_is_measured() -> None:
-    training = TextTraining(request(size="tiny"))
+    training = TextTraining(request(size="tiny"), continue_prompt)
     config = resolve_config(training.request, Facts(512, 10**6), "tiny")
     small = Machine(torch.device("cpu"), torch.float32, DeviceMemory("cpu", 10**5))
     with pytest.raises(ConfigError, match="cpu memory is 100 kB"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import foretell
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.replacement import without_heads
 from tests.serving.conftest import click, click_on, open_address, settled, show_part
 from tests.serving.test_explorer_panels import CORE, OTHER, TEXT, link

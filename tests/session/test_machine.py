@@ -16,7 +16,8 @@ from foretell.errors import ConfigError
 from foretell.planning.estimate import DeviceMemory, saved_bytes, state_parts
 from foretell.planning.speed import peak_flops
 from foretell.session import machine
-from foretell.session.machine import Meter, check_disk_fits, check_model_fits
+from foretell.session.fit import check_disk_fits, check_model_fits
+from foretell.session.machine import Meter
 
 FLOPS = 30_000  # per token
 

@@ -16,7 +16,7 @@ from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.loader import Loader
 from foretell.errors import ConfigError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.loss import evaluate
 from foretell.model.init import make_decoder
 from foretell.model.surgery import copy_with
 from foretell.training.execution import Recomputing, compile_units

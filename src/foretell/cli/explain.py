@@ -17,7 +17,7 @@ from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.insight.page.outcomes import Outcomes
+    from foretell.insight.outcomes import Outcomes
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
 
@@ -171,7 +171,7 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
 
 
 def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
-    from foretell.insight.explain.explain_value import explain_value
+    from foretell.insight.explain.explain_address import explain_value
 
     return explain_value(loaded, text, address, outcomes_in(loaded, text))
 

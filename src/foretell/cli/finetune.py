@@ -89,7 +89,7 @@ def finetune(
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request
-    from foretell.loading import load_start
+    from foretell.session.protocol import load_start
 
     sections = options.sections({})
     for name in sections:
@@ -153,7 +153,7 @@ def finetune_chat(
         raise UsageError("give a MODEL and one or more files of conversations, or --out RUN --resume auto")
     out = options.directory(data)
     from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-    from foretell.loading import load_start
+    from foretell.session.protocol import load_start
 
     overrides = options.sections({})
     if lora:
@@ -222,10 +222,11 @@ def finetune_text(
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
-    from foretell.loading import load_start
+    from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.domain import DomainTraining
     from foretell.pretraining.request import TextRequest
-    from foretell.pretraining.tokens import find_old_domain
+    from foretell.pretraining.sources import find_old_domain
+    from foretell.session.protocol import load_start
 
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(
@@ -236,7 +237,7 @@ def finetune_text(
         old_domain=None if model is None else find_old_domain(old_domain or [], model),
         **options.shared(out),
     )
-    train_and_report(DomainTraining(request), options, lambda session: finish_text(session, json))
+    train_and_report(DomainTraining(request, continue_prompt), options, lambda session: finish_text(session, json))
 
 
 def finish_text(session: Session[TextTask], json: bool) -> None:

@@ -51,8 +51,8 @@ def speedrun(
     check_minutes(minutes)
     from foretell.pretraining.speedrun import Characters, embedded_text, iter_runs, make_settings
     from foretell.pretraining.speedrun_record import SpeedrunRecord
+    from foretell.session.commands import command_name
     from foretell.session.declaration import describe_model
-    from foretell.session.failures import command_name
 
     characters = Characters.of(embedded_text() if text is None else arguments.read_named(text, "TEXT"))
     if verify is not None:
@@ -106,7 +106,7 @@ def show_point(run: SeedRun) -> None:
 
 def repeat_record(text: Characters, path: Path, json: bool) -> None:
     """Repeat a record's training and compare; a `ForetellError` if a bit differs."""
-    from foretell.evaluation.perplexity import json_number
+    from foretell.evaluation.loss import json_number
     from foretell.pretraining.speedrun import repeat
     from foretell.pretraining.speedrun_record import SpeedrunRecord, other_machine
 

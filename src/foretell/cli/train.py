@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -98,10 +99,12 @@ def train(
         raise UsageError("--strict is for a folder; other files that cannot be read are always refused")
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
+    from foretell.convert.families import choose_family
     from foretell.finding import find_tokenizer
-    from foretell.loading import load_start
+    from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.pretrain import TextTraining
     from foretell.pretraining.request import TextRequest
+    from foretell.session.protocol import load_start
 
     overrides = options.sections(
         {
@@ -121,11 +124,11 @@ def train(
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=token_store(data),
         start=load_start(start_from) if start_from else None,
-        exportable=exportable,
+        exportable=None if exportable is None else partial(choose_family, name=exportable),
         workers=1 if workers is None else workers,
         **options.shared(out),
     )
-    return train_and_report(TextTraining(request), options, finish)
+    return train_and_report(TextTraining(request, continue_prompt), options, finish)
 
 
 def token_store(data: tuple[str, ...]) -> Path | None:

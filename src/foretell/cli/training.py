@@ -166,7 +166,7 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
 
     options: of both commands.
     """
-    from foretell.session.failures import command_name
+    from foretell.session.commands import command_name
     from foretell.session.plots import has_matplotlib
 
     directory, console = session.run.directory, results()

@@ -9,5 +9,7 @@ The letters for sizes, used in every comment of the package:
 """
 
 from foretell.config.model import Bias, DropoutRates, ModelConfig, QuantizationConfig, RopeScaling, Scheme, Size
+from foretell.config.sampling import SamplingConfig
 from foretell.config.section import Section, check_given, check_known, make_section, own_names, training_names
-from foretell.config.training import Config, DataConfig, SamplingConfig, TokenizerConfig, TrainingConfig, read_toml
+from foretell.config.toml import read_toml
+from foretell.config.training import Config, DataConfig, TokenizerConfig, TrainingConfig

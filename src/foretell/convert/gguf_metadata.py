@@ -28,7 +28,7 @@ from foretell.errors import CheckpointError, ConfigError, TokenizerError
 from foretell.text import Tokenizer, tokenizer_json
 from foretell.text.tokenizer_json import TokenizerJson
 from foretell.textbook.attention import Vector
-from foretell.textbook.family import frequency
+from foretell.textbook.rotary import frequency
 
 # Fields that are not written, because llama.cpp infers them: (the tensor that implies it, the value if it is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {

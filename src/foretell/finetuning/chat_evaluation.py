@@ -10,8 +10,9 @@ from typing import Any
 
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
-from foretell.evaluation.overlap import CHATS, Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.evaluation.perplexity import TOKENS_AT_ONCE, evaluate, json_number, perplexity
+from foretell.evaluation.loss import TOKENS_AT_ONCE, evaluate, json_number, perplexity
+from foretell.evaluation.material import CHATS
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.finetuning.chat_data import PackedChats, encode_all, hash_chats, tokens_of
 from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
 from foretell.finetuning.conversations import Conversation, ConversationReader

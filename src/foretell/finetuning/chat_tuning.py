@@ -28,14 +28,14 @@ from foretell.finetuning.request import FEWEST_STEPS
 from foretell.finetuning.split import count_repeated
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.loading import Start
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_recipe
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
+from foretell.session.start import Start
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.text.chat_template import (
     ChatFormat,

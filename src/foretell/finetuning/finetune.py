@@ -24,14 +24,14 @@ from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read
 from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfidf_of, tuned_baseline, with_tfidf
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.loading import Start, find_start
 from foretell.runs.run import FOLDS, Run
 from foretell.session.declaration import describe_model, kept_data
 from foretell.session.failures import explain_stop
-from foretell.session.machine import Footprint
-from foretell.session.protocol import run_training
+from foretell.session.fit import Footprint
+from foretell.session.protocol import find_start, run_training
 from foretell.session.reporter import Reporter
-from foretell.session.session import Session
+from foretell.session.start import Start
+from foretell.session.state import SessionState
 from foretell.text import Tokenizer
 
 NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"
@@ -164,7 +164,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             f"{training.learning_rate:g}, lambda {task.config.finetuning.lm_weight:g}",
         ]
 
-    def opened(self, session: Session[FinetuneTask]) -> None:
+    def opened(self, session: SessionState[FinetuneTask]) -> None:
         """Train the folds, or compute the baseline, so that the training can be compared with it while it runs.
 
         A finished run has the figures of its folds or of the baseline in its report.
@@ -181,7 +181,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
                 self.baseline = known or tuned_baseline(kind, files.train, files.dev, tfidf)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
-    def closed(self, session: Session[FinetuneTask]) -> None:
+    def closed(self, session: SessionState[FinetuneTask]) -> None:
         if self.cross_validation is not None:
             write_cross_validation(session, self.cross_validation)
             remove_directory(session.run.directory / FOLDS)
@@ -212,14 +212,14 @@ class FoldTraining(FinetuneTraining):
         data = task.data
         return [f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.files.split_rule}"]
 
-    def opened(self, session: Session[FinetuneTask]) -> None:
+    def opened(self, session: SessionState[FinetuneTask]) -> None:
         pass
 
-    def closed(self, session: Session[FinetuneTask]) -> None:
+    def closed(self, session: SessionState[FinetuneTask]) -> None:
         pass
 
 
-def cross_validate(session: Session[FinetuneTask], start: Start | None) -> CrossValidation:
+def cross_validate(session: SessionState[FinetuneTask], start: Start | None) -> CrossValidation:
     """For each fold, train without it (existing runs are continued), and predict it."""
     task, run = session.task, session.run
     files, config, kind = task.data.files, task.config, task.head.task

@@ -37,7 +37,7 @@ from foretell.insight.attribution.word_effects import (
     leave_out,
     word_table,
 )
-from foretell.insight.page.outcomes import Outcomes
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure

@@ -12,7 +12,8 @@ import numpy as np
 from foretell.data.memory import as_source
 from foretell.data.table import open_table
 from foretell.errors import shell_words
-from foretell.evaluation.overlap import ROWS, Overlap, overlap_entry, overlap_lines, overlap_with
+from foretell.evaluation.material import ROWS
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.files import format_duration, write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
@@ -26,9 +27,9 @@ from foretell.finetuning.tfidf import FEATURES, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.run import REPORT, REPORT_PICTURE
 from foretell.runs.summary import RunReport
-from foretell.session.failures import command_name
+from foretell.session.commands import command_name
 from foretell.session.plots import draw_if_possible, picture, points_of
-from foretell.session.session import Session
+from foretell.session.state import SessionState
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.html import Shown
@@ -37,7 +38,7 @@ from foretell.typesetting.text import shorten
 SHOWN = 20  # labels whose figures are displayed
 
 
-def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> None:
+def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) -> None:
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
     best, dev = session.run.best(), session.task.data.dev
     model = load_model(best.directory, session.device)
@@ -50,7 +51,7 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> No
 
 
 def write_figures(
-    session: Session[FinetuneTask],
+    session: SessionState[FinetuneTask],
     outputs: Sequence[np.ndarray],
     targets: Sequence[Target],
     figures: Mapping[str, float],
@@ -91,7 +92,7 @@ class CrossValidation:
     baselines: list[dict[str, Any]] = field(default_factory=list)
 
 
-def write_cross_validation(session: Session[FinetuneTask], result: CrossValidation) -> None:
+def write_cross_validation(session: SessionState[FinetuneTask], result: CrossValidation) -> None:
     """Write report.json and its picture; all figures are for examples that their model was not trained on."""
     folds, rules = result.figures, sorted({baseline["rule"] for baseline in result.baselines})
     deviations = over_folds(folds, partial(np.std, ddof=1))
@@ -110,7 +111,7 @@ def over_folds(figures: Sequence[Mapping[str, float]], statistic: Callable[[list
 
 
 def baseline_advice(
-    session: Session[FinetuneTask], figures: Mapping[str, float], baseline: Mapping[str, Any]
+    session: SessionState[FinetuneTask], figures: Mapping[str, float], baseline: Mapping[str, Any]
 ) -> list[str]:
     """A line if the baseline is better on the held-out examples; with TF-IDF, the command that mixes the two."""
     task, minutes = session.task, session.task.about.get("minutes")
@@ -126,7 +127,7 @@ def baseline_advice(
     ]
 
 
-def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) -> list[str]:
+def longer_advice(session: SessionState[FinetuneTask], figures: Mapping[str, float]) -> list[str]:
     """The command that trains longer, if the last evaluation was the best and not all predictions are right.
 
     Checkpoints between two evaluations are evaluated too.
@@ -142,7 +143,7 @@ def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) 
     return [f"the last evaluation is the best, so longer training may help, with your other options: {command}"]
 
 
-def command_with(session: Session[FinetuneTask], *options: str) -> str:
+def command_with(session: SessionState[FinetuneTask], *options: str) -> str:
     """The command of the run with other options."""
     about = session.task.about
     start = [about["from"]["model"]] if "from" in about else []

@@ -25,10 +25,10 @@ from foretell.finetuning.settings import (
 )
 from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.language_model import LanguageModel
-from foretell.loading import Start
 from foretell.model.init import make_decoder
 from foretell.model.presets import SIZES, preset, preset_config
 from foretell.session.request import TrainingRequest
+from foretell.session.start import Start
 from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer
 
 BATCH_SIZE = 32  # Radford et al. 2018, section 4.1

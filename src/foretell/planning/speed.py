@@ -7,12 +7,10 @@ The share is the model's arithmetic, 6N + 12 L (H E) T operations per token, ove
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import make_batch
@@ -21,8 +19,8 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import Range
 from foretell.training.objective import make_objective
-from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
-from foretell.training.step import TrainingBatch, training_step
+from foretell.training.optimizer import optimizer_flops_per_step
+from foretell.training.timing import time_steps
 from foretell.weight_shapes import weight_shapes
 
 THIS = "this"
@@ -100,28 +98,6 @@ def step_seconds(
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
     batch = make_batch(tokens)
     return time_steps(objective, objective.decoder, lambda step: batch, training, dtype, duration)
-
-
-def time_steps(
-    objective: nn.Module,
-    model: nn.Module,
-    batch: Callable[[int], TrainingBatch],
-    training: TrainingConfig,
-    dtype: torch.dtype,
-    duration: float,
-    fewest: int = 1,
-) -> list[float]:
-    """The seconds of training steps, at least `fewest`, for `duration` seconds; this changes the model's weights."""
-    # Globs may name layers that only the final model has; weight decay takes no time
-    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
-    optimizer = make_optimizer(model, training, dtype)
-    _ = training_step(objective, optimizer, batch(0), 0, training, dtype).loss  # the first one warms up
-    seconds: list[float] = []
-    while sum(seconds) < duration or len(seconds) < fewest:
-        started, step = time.perf_counter(), len(seconds) + 1
-        _ = training_step(objective, optimizer, batch(step), step, training, dtype).loss  # reading waits for a GPU
-        seconds.append(time.perf_counter() - started)
-    return seconds
 
 
 def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> Speed:

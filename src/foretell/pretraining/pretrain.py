@@ -14,20 +14,20 @@ from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
 from foretell.language_model import load_model
-from foretell.loading import Start
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
 from foretell.pretraining import resolve
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import Facts, RowFacts
-from foretell.pretraining.task import TextTask
+from foretell.pretraining.task import ContinuePrompt, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
-from foretell.session.machine import Footprint, check_model_fits
+from foretell.session.fit import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
+from foretell.session.start import Start
 from foretell.training.similar_vectors import MOST_TOKENS, information_of_neighbors, set_similar_vectors
 from foretell.weight_shapes import weight_shapes
 
@@ -43,6 +43,11 @@ class TextTraining(Training[TextRequest, TextTask]):
     curve = TEXT
     probe_seconds = 2.0
     known_rows: RowFacts | None = None
+
+    def __init__(self, request: TextRequest, continue_prompt: ContinuePrompt):
+        """continue_prompt: writes the samples that are shown during training."""
+        super().__init__(request)
+        self.continue_prompt = continue_prompt
 
     def check_early(self, machine: Machine) -> None:
         """Refuse a size that is too large even without a vocabulary."""
@@ -138,7 +143,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         return load_model(directory, device, for_training=True).decoder
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
-        return TextTask(config, data, model, about)
+        return TextTask(config, data, model, about, self.continue_prompt)
 
     def describe(self, task: TextTask) -> list[str]:
         """The text, the model and the recipe, with the reasons for what was chosen."""

@@ -25,7 +25,7 @@ from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import DtypeName, choose_training_dtype, dtype_name
 from foretell.errors import ConfigError, DataError
-from foretell.evaluation.perplexity import bits_per_byte, evaluate
+from foretell.evaluation.loss import bits_per_byte, evaluate
 from foretell.language_model import weights_digest
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset
@@ -33,7 +33,7 @@ from foretell.planning.estimate import device_memory
 from foretell.pretraining.resolve import training_defaults
 from foretell.pretraining.speedrun_record import CPU, Point, Repetition, SeedRun, Settings, SpeedrunRecord
 from foretell.randomness import permutation, stream_key, uniform
-from foretell.session.machine import check_batch_fits, check_model_fits
+from foretell.session.fit import check_batch_fits, check_model_fits
 from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer

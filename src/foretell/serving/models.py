@@ -21,8 +21,8 @@ from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import bytes_per_block
 from foretell.generation.scheduler import Scheduler
 from foretell.inference.chat import FALLBACK_TEMPLATE, choose_template
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.family import Family, Index
-from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.sections import all_sections
 from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of

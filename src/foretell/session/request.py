@@ -13,8 +13,8 @@ from foretell.config import Section, TrainingConfig, check_given, check_known, m
 from foretell.config.training import check_minutes
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
-from foretell.loading import Start
 from foretell.runs.record import RESUMABLE
+from foretell.session.start import Start
 
 MOST_EPOCHS = 10_000
 

@@ -190,6 +190,16 @@ class Tokenizer:
         """The ids after the start tokens."""
         return [*self.missing_start(ids), *ids]
 
+    def make_row(self, texts: Iterable[list[int]]) -> tuple[list[int], int]:
+        """Join the ids of a text, or of a prompt and its answer, to a row; returns it and the length of the first part.
+
+        The row begins with the start tokens and ends with the end token, unless the text already does.
+        """
+        first, *answers = texts
+        prompt = self.with_start_ids(first)
+        row, ends = [*prompt, *chain.from_iterable(answers)], self.end_ids[:1]
+        return row + ([] if tuple(row[-1:]) == ends else [*ends]), len(prompt)
+
     def missing_start(self, ids: Sequence[int] | np.ndarray) -> tuple[int, ...]:
         """The start tokens; empty if the ids begin with them already."""
         return () if tuple(ids[: len(self.start_ids)]) == self.start_ids else self.start_ids

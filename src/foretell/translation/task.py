@@ -18,8 +18,8 @@ from foretell.data.batch import PADDING
 from foretell.data.data_use import DataUse
 from foretell.device import autocast
 from foretell.errors import TokenizerError, TrainingError
-from foretell.evaluation.overlap import PAIRS
-from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
+from foretell.evaluation.loss import describe_first_loss, evaluate, first_loss
+from foretell.evaluation.material import PAIRS
 from foretell.session.task import Sample, Task
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
