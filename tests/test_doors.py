@@ -537,6 +537,19 @@ def test_a_text_has_one_label(house: House, text: str, variant: int) -> None:
             doors["pipe"] = lambda: predicted("-", stdin=content)
             doors["text file"] = lambda: predicted(house.file("rows.txt", content))
     check(text, **doors)
+    if not text.strip():
+        return
+
+    def evaluated() -> Answer:
+        row = json.dumps({"text": text, "label": "two"})
+        lines = house.command("evaluate", "tuned", "--", house.file("labelled.jsonl", row))
+        return lines if isinstance(lines, Refusal) else -lines[0]["figures"]["loss"]
+
+    check(
+        text,
+        python=lambda: python(lambda: math.log(foretell.predict(model, text)[0].to_json()["probabilities"]["two"])),
+        evaluate=evaluated,
+    )
 
 
 @law(form=forms, lines=st.lists(texts(), min_size=2, max_size=3), special=switches, variant=variants)
