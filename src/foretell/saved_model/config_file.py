@@ -19,6 +19,7 @@ FORMAT, FORMAT_WITH_PARTS = 1, 2
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 COMMANDS = {"series_codec": "forecast {} DATA", "encoder_decoder": "translate {} TEXT"}  # kind of a part -> command
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
+RETIRED = ("side_counts",)  # kinds of parts of earlier versions, which had these names; they are skipped
 OUTSIDE_DECODER = ("series_codec", "task_head", "tfidf")  # kinds whose weights are not in the decoder's module tree
 
 
@@ -37,7 +38,7 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
     if model_type == MODEL_TYPE and version == FORMAT_WITH_PARTS:
         entries = values.get("parts")
         if isinstance(entries, dict) and entries and all(isinstance(entry, dict) for entry in entries.values()):
-            return entries
+            return {name: entry for name, entry in entries.items() if entry.get("kind") not in RETIRED}
         raise CheckpointError(f"{path} names no parts; it is damaged")
     raise CheckpointError(
         f"{path} has model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "

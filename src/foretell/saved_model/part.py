@@ -21,7 +21,15 @@ from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights,
 from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder, stored_buffers
 from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor, check_shapes
-from foretell.saved_model.config_file import DECODER, LORA, QUANTIZATION, TOKENIZER, check_depth, check_vocabulary
+from foretell.saved_model.config_file import (
+    DECODER,
+    LORA,
+    QUANTIZATION,
+    RETIRED,
+    TOKENIZER,
+    check_depth,
+    check_vocabulary,
+)
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.weight_shapes import Shape, weight_shapes
 
@@ -64,7 +72,6 @@ KIND_MODULES: dict[str, str] = {
     "decoding": "foretell.translation.translator",
     "encoder_decoder": "foretell.translation.translator",
     "series_codec": "foretell.forecasting.codec",
-    "side_counts": "foretell.translation.language_check",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
     "tfidf": "foretell.finetuning.tfidf",
@@ -100,7 +107,7 @@ class StoredWeights:
 
     def check_all_taken(self) -> None:
         for name in self.tensors:
-            if name not in self.taken:
+            if name not in self.taken and name.partition(".")[0] not in RETIRED:
                 hint = did_you_mean(name, self.taken)
                 raise CheckpointError(f"{self.path} has a weight '{name}' that the model does not{hint}")
 
