@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from foretell.cli.main import run
+from foretell.runs.run import Run
 
 FROZEN = Path(__file__).parents[1] / "frozen" / "tasks"
 EXPECTED = json.loads((FROZEN / "expected.json").read_text(encoding="utf-8"))
@@ -87,3 +88,14 @@ def test_a_frozen_run_resumes_to_its_last_step(frozen: Path, name: str, capfd: p
     last = (frozen / "runs" / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
     assert json.loads(last)["step"] == 5
     assert json.loads(last)["loss"] == pytest.approx(EXPECTED["losses"][name], rel=1e-3)
+
+
+def test_a_run_with_folds_resumes_on_all_its_examples(frozen: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was in its last training, on all examples, for which no held-out examples give figures to report."""
+    assert run(["finetune", "--out", "runs/folds", "--resume", "auto"]) == 0
+    assert "the training on all examples continues" in capfd.readouterr().err
+    assert not (frozen / "runs" / "folds" / "report.json").exists()
+    assert run(["runs", "runs/folds", "runs/classify"]) == 0
+    assert "finetuning.folds" not in capfd.readouterr().out
+    Run("runs/folds").remove()
+    assert not (frozen / "runs" / "folds" / "folds").exists()

@@ -36,7 +36,7 @@ OPTIONS = {
     | TRAINING,
     "finetune": named(
         "task dev dev-fraction text-column label-column choice-column columns encoding truncate pool lm-weight "
-        "class-weights best-by epochs dropout head-dropout folds group-column word-dropout lora json from-scratch size "
+        "class-weights best-by epochs dropout head-dropout group-column word-dropout lora json from-scratch size "
         "ensemble decimal"
     )
     | TRAINING,

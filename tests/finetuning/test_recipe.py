@@ -16,7 +16,7 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kind import Example
 from foretell.finetuning.label_kind import ClassifyKind
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT, baseline_advice, longer_advice
+from foretell.finetuning.report import baseline_advice, longer_advice
 from foretell.finetuning.request import GPT1, FinetuneRequest, untrained
 from foretell.finetuning.tag_kind import TagKind
 from foretell.finetuning.tfidf import FEATURES
@@ -102,12 +102,6 @@ def test_a_baseline_that_is_better_leads_to_the_advice_of_a_mixture(
     assert line == "the baseline is better than this model"
     for error, lines in ((1.2, [line]), (0.2, [])):
         assert baseline_advice(session, {"rmse": error}, {"rule": "the mean", "rmse": 0.3}) == lines
-
-
-def test_each_fold_has_its_vocabulary(review_file: Path, tmp_path: Path, tiny_request, finetune) -> None:
-    folds = {"finetuning": {"folds": 2}, "training": {"steps": 4, "checkpoint_every": 4, "evaluate_every": 4}}
-    finetune(tiny_request(review_file, tmp_path / "run", is_from_scratch=True, overrides=folds))
-    assert len(read_json(tmp_path / "run" / REPORT)["folds"]) == 2
 
 
 def test_words_of_tags_are_not_left_out(tmp_path: Path) -> None:

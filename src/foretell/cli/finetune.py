@@ -115,10 +115,12 @@ def finish(session: Session[FinetuneTask], json: bool) -> None:
     from foretell.finetuning.report import FinetuneReport
     from foretell.runs.run import REPORT, REPORT_PICTURE
 
-    report(FinetuneReport.of(session.run), json)
+    files, texts = "checkpoints/, metrics.jsonl", session.task.head.task.arguments
+    if (session.run.directory / REPORT).exists():  # a run without held-out examples has none
+        report(FinetuneReport.of(session.run), json)
+        files += f", {REPORT}"
     if not json:
-        texts = session.task.head.task.arguments
-        show_run(session, f"checkpoints/, metrics.jsonl, {REPORT}", REPORT_PICTURE, "predict", texts)
+        show_run(session, files, REPORT_PICTURE, "predict", texts)
 
 
 def finetune_chat(

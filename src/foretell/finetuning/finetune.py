@@ -1,34 +1,32 @@
-"""`FinetuneTraining`: the declaration of training with a head, and cross-validation."""
+"""`FinetuneTraining`: the declaration of training with a head."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
 from foretell.data.memory import write_rows
-from foretell.device import DeviceName, DtypeName, dtype_name
-from foretell.files import read_json, remove_directory
+from foretell.files import read_json
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
-from foretell.finetuning.report import REPORT, CrossValidation, compared, write_cross_validation, write_report
+from foretell.finetuning.report import REPORT, compared, write_report
 from foretell.finetuning.request import FinetuneRequest, command_words, untrained
 from foretell.finetuning.settings import Columns, FinetuneConfig
-from foretell.finetuning.split import split_folds
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfidf_of, tuned_baseline, with_tfidf
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.runs.run import FOLDS, Run
+from foretell.retired import without_retired_fields
+from foretell.runs.run import Run
 from foretell.session.declaration import describe_model, kept_data
 from foretell.session.failures import explain_stop
 from foretell.session.fit import Footprint
-from foretell.session.protocol import find_start, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.start import Start
 from foretell.session.state import SessionState
@@ -49,10 +47,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     tfidf: TfidfModel | None = None
     new_start: Start | None = None
     baseline: dict[str, Any]
-    cross_validation: CrossValidation | None = None
 
     def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        return command_words([run], record, FinetuneConfig.model_validate(record["config"]).finetuning)
+        return command_words([run], record, recorded_config(record).finetuning)
 
     def recorded(self, data: LabelledFiles) -> dict[str, Any]:
         """The columns given by the user; the others are found again when resuming."""
@@ -73,12 +70,13 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         return files
 
     def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:
-        config = FinetuneConfig.model_validate(record["config"])
-        head = config.head
+        config = recorded_config(record)
+        head, tuning = config.head, config.finetuning
         settings = {"pool": head.pool, "truncate": head.truncate}
-        files = read_files(
-            kept_data(run), run.kept_file("dev"), config.finetuning, settings, head.columns, config.training.seed
-        )
+        if record["config"]["finetuning"].get("folds"):  # a retired field; such a run has no held-out examples
+            tuning = tuning.model_copy(update={"dev_fraction": 0.0})
+            logger.warning("folds       are not evaluated any more; the training on all examples continues")
+        files = read_files(kept_data(run), run.kept_file("dev"), tuning, settings, head.columns, config.training.seed)
         return replace(files, split_rule=record.get("split", files.split_rule))
 
     def start_of(self, data: LabelledFiles) -> Start:
@@ -165,16 +163,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         ]
 
     def opened(self, session: SessionState[FinetuneTask]) -> None:
-        """Train the folds, or compute the baseline, so that the training can be compared with it while it runs.
-
-        A finished run has the figures of its folds or of the baseline in its report.
-        """
+        """Compute the baseline, so that the training can be compared with it; a finished run has it in its report."""
         files, path = session.task.data.files, session.run.directory / REPORT
-        if session.task.config.finetuning.folds is not None:
-            if not path.exists():
-                start = self.request.start or find_start(session.task.about.get("from"), session.run.directory)
-                self.cross_validation = cross_validate(session, start)
-        elif session.world.is_first:
+        if session.task.has_held_out and session.world.is_first:
             kind, tfidf = session.task.head.task, tfidf_of(session.task.tuned)
             known = read_json(path).get("baseline") if path.exists() else None
             with explain_stop("before the next step", session.run):
@@ -182,80 +173,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
     def closed(self, session: SessionState[FinetuneTask]) -> None:
-        if self.cross_validation is not None:
-            write_cross_validation(session, self.cross_validation)
-            remove_directory(session.run.directory / FOLDS)
-        elif session.task.has_held_out and session.world.is_first:
+        if session.task.has_held_out and session.world.is_first:
             write_report(session, self.baseline)
 
 
-class FoldTraining(FinetuneTraining):
-    """The training without one fold, with the settings and epochs of the final model.
-
-    It uses the last checkpoint, because the final model has no held-out examples to choose one with.
-    """
-
-    def __init__(self, request: FinetuneRequest, config: FinetuneConfig, files: LabelledFiles):
-        super().__init__(request)
-        self.config, self.files = config, files
-
-    def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
-        return self.files
-
-    def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:
-        return self.files
-
-    def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
-        return self.config
-
-    def describe(self, task: FinetuneTask) -> list[str]:
-        data = task.data
-        return [f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.files.split_rule}"]
-
-    def opened(self, session: SessionState[FinetuneTask]) -> None:
-        pass
-
-    def closed(self, session: SessionState[FinetuneTask]) -> None:
-        pass
-
-
-def cross_validate(session: SessionState[FinetuneTask], start: Start | None) -> CrossValidation:
-    """For each fold, train without it (existing runs are continued), and predict it."""
-    task, run = session.task, session.run
-    files, config, kind = task.data.files, task.config, task.head.task
-    count = config.finetuning.folds
-    assert count is not None
-    result = CrossValidation()
-    folds = split_folds(files.train, count, config.training.seed, kind.splits_by_label)
-    for index, (train, dev) in enumerate(folds, start=1):
-        part = LabelledFiles(files.settings, train, dev, f"fold {index} of {count}")
-        request = FinetuneRequest(
-            out=run.directory / FOLDS / str(index),
-            data=Path(task.about["data"][0]),
-            start=start,
-            is_from_scratch=start is None,
-            device=cast(DeviceName, session.device.type),
-            dtype=cast(DtypeName, dtype_name(session.dtype)),
-        )
-        with explain_stop(f"in fold {index} of {count}", run):
-            training = FoldTraining(request, config_of_fold(config, len(train), len(files.train)), part)
-            fold = run_training(training, session.reporter, resume=True)
-            outputs, targets = fold.task.dev_outputs(session.dtype), [example.target for example in fold.task.data.dev]
-            result.outputs += outputs
-            result.targets += targets
-            result.figures.append(kind.figures(outputs, targets))
-            result.baselines.append(tuned_baseline(kind, train, dev))
-        logger.info(f"fold        {index} of {count}: {describe_figures(compared(result.figures[-1]))}")
-    return result
-
-
-def config_of_fold(config: FinetuneConfig, examples: int, of: int) -> FinetuneConfig:
-    """The configuration for a part of the examples, with the same number of epochs."""
-    training = config.training
-    steps, batch_size = max(1, round(training.steps * examples / of)), min(training.batch_size, examples)
-    return config.model_copy(
-        update={"training": training.model_copy(update={"steps": steps, "batch_size": batch_size})}
-    )
+def recorded_config(record: dict[str, Any]) -> FinetuneConfig:
+    return FinetuneConfig.model_validate(without_retired_fields(record["config"]))
 
 
 def describe_trained(model: nn.Module) -> str:

@@ -27,7 +27,6 @@ class HeadFields(TypedDict, total=False):
     """The options as keywords of `foretell.finetune`. The text in an annotation is the help on the command line."""
 
     dev_fraction: Annotated[float, "The share of DATA that is held out; default: 0.1."]
-    folds: Annotated[int | None, "Cross-validate: hold out each of K folds, then train the model on all of DATA."]
     group_column: Annotated[str | None, "A column of groups; the rows of a group are held out together."]
     text_column: Annotated[Sequence[str], "The column with the text; twice for a pair of texts."]
     label_column: Annotated[str | None, "The column with the label."]

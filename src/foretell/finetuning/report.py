@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from foretell.data.memory import as_source
 from foretell.data.table import open_table
@@ -18,7 +15,6 @@ from foretell.files import format_duration, write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, input_format
-from foretell.finetuning.inputs import Target
 from foretell.finetuning.request import command_words
 from foretell.finetuning.settings import DecimalMark, make_columns
 from foretell.finetuning.split import hash_examples
@@ -40,33 +36,22 @@ SHOWN = 20  # labels whose figures are displayed
 
 def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) -> None:
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
-    best, dev = session.run.best(), session.task.data.dev
-    model = load_model(best.directory, session.device)
-    entries = {"best_step": best.step, "baseline": baseline, **ensemble_entry(model)}
+    best, task, kind = session.run.best(), session.task, session.task.head.task
+    model, dev = load_model(best.directory, session.device), task.data.dev
     outputs, targets = task_outputs(model, dev, session.dtype), [example.target for example in dev]
-    figures = session.task.head.task.figures(outputs, targets)
-    if advice := [*longer_advice(session, figures), *baseline_advice(session, figures, baseline)]:
-        entries["advice"] = advice
-    write_figures(session, outputs, targets, {}, entries)
-
-
-def write_figures(
-    session: SessionState[FinetuneTask],
-    outputs: Sequence[np.ndarray],
-    targets: Sequence[Target],
-    figures: Mapping[str, float],
-    entries: dict[str, Any],
-) -> None:
-    """Write report.json and its picture. figures: replace the kind's. entries: further entries."""
-    task, kind = session.task, session.task.head.task
     report: dict[str, Any] = {
         "task": kind.name,
-        "examples": {"train": len(task.data.train), "dev": len(targets)},
+        "examples": {"train": len(task.data.train), "dev": len(dev)},
         "split": task.data.files.split_rule,
         "minutes": round(session.progress.seconds / 60, 3),
-        "dev": {**kind.report(outputs, targets), **figures},
-        **entries,
+        "dev": kind.report(outputs, targets),
+        "best_step": best.step,
+        "baseline": baseline,
+        **ensemble_entry(model),
     }
+    figures = kind.figures(outputs, targets)
+    if advice := [*longer_advice(session, figures), *baseline_advice(session, figures, baseline)]:
+        report["advice"] = advice
     write_json(session.run.directory / REPORT, report)
 
     def draw() -> None:
@@ -80,34 +65,6 @@ def ensemble_entry(model: LanguageModel) -> dict[str, Any]:
     """The report's entry for an ensemble's weights; empty without an ensemble."""
     tfidf = tfidf_of(model)
     return {} if tfidf is None else {"ensemble": tfidf.to_json()}
-
-
-@dataclass
-class CrossValidation:
-    """The outputs for all examples, each from the model trained without its fold; and the figures of each fold."""
-
-    outputs: list[np.ndarray] = field(default_factory=list)
-    targets: list[Target] = field(default_factory=list)
-    figures: list[dict[str, float]] = field(default_factory=list)
-    baselines: list[dict[str, Any]] = field(default_factory=list)
-
-
-def write_cross_validation(session: SessionState[FinetuneTask], result: CrossValidation) -> None:
-    """Write report.json and its picture; all figures are for examples that their model was not trained on."""
-    folds, rules = result.figures, sorted({baseline["rule"] for baseline in result.baselines})
-    deviations = over_folds(folds, partial(np.std, ddof=1))
-    entries = {
-        "best_step": session.progress.step,
-        "folds": folds,
-        "standard_error": {name: deviation / len(folds) ** 0.5 for name, deviation in deviations.items()},
-        "baseline": {"rule": "; ".join(rules), **over_folds([compared(each) for each in result.baselines], np.mean)},
-    }
-    write_figures(session, result.outputs, result.targets, over_folds(folds, np.mean), entries)
-
-
-def over_folds(figures: Sequence[Mapping[str, float]], statistic: Callable[[list[float]], Any]) -> dict[str, float]:
-    """The mean, or another statistic, of each figure."""
-    return {name: float(statistic([each[name] for each in figures])) for name in figures[0]}
 
 
 def baseline_advice(
@@ -158,13 +115,12 @@ class TaskEvaluation(Shown):
     examples: int
     figures: dict[str, Any]
     baseline: dict[str, Any]
-    standard_error: dict[str, float] = field(default_factory=dict)  # for means over the folds of a cross-validation
     ensemble: dict[str, Any] = field(default_factory=dict)
     overlap: Overlap | None = None
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(replace(self, overlap=None))
-        optional = ("standard_error", "ensemble", "overlap")
+        optional = ("ensemble", "overlap")
         return {name: value for name, value in values.items() if value or name not in optional} | overlap_entry(
             self.overlap
         )
@@ -178,9 +134,6 @@ class TaskEvaluation(Shown):
             (name, *figures.values(), f"{self.examples:,}"),
             ("baseline", *(baseline.get(figure, "") for figure in figures), ""),
         ]
-        if self.standard_error:
-            errors = written(compared(self.standard_error))
-            rows.insert(1, ("standard error", *(errors.get(figure, "") for figure in figures), ""))
         table = document.Table(("", *figures, "examples"), rows)
         rule = Paragraph(f"baseline: {self.baseline['rule']}{note}")
         parts = [table, rule, *overlap_lines(self.overlap), *self.weights(), *score_tables(self.figures)]
@@ -199,13 +152,11 @@ class FinetuneReport(RunReport):
 
     def document(self) -> DocumentSection:
         values = self.values
-        errors = values.get("standard_error", {})
-        step = f"the best step is {values['best_step']:,}" if not errors else "on all examples after the folds"
         evaluation = TaskEvaluation(
-            values["examples"]["dev"], values["dev"], values["baseline"], errors, values.get("ensemble", {})
+            values["examples"]["dev"], values["dev"], values["baseline"], values.get("ensemble", {})
         )
-        name = f"mean of {len(values['folds'])} folds" if errors else "held out"
-        shown = evaluation.document(name, f"; {format_duration(60 * values['minutes'])} of training, {step}")
+        note = f"; {format_duration(60 * values['minutes'])} of training, the best step is {values['best_step']:,}"
+        shown = evaluation.document("held out", note)
         advice = [Paragraph(line) for line in values.get("advice", ())]
         return replace(shown, parts=[*shown.parts, *advice])
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.data.memory import as_source
 from foretell.data.table import Table
-from foretell.distributed.world import current_world
 from foretell.errors import UsageError
 from foretell.finetuning.kind import Example, Kind, find_kind
 from foretell.finetuning.settings import (
@@ -148,23 +147,12 @@ class FinetuneRequest(TrainingRequest):
         return LORA if "lora" in self.overrides else GPT1
 
     def tuning(self) -> TuningSettings:
-        """The settings. With folds, refuses options that need held-out examples or a time limit."""
+        """The settings, with the recipe's defaults."""
         given = self.section("finetuning")
         settings = make_section(TuningSettings, given, "finetuning")
         word_dropout = self.recipe.word_dropout if find_kind(settings.task).drops_words else 0.0
         defaults = {**self.recipe.tuning, "word_dropout": word_dropout}
-        settings = make_section(TuningSettings, {**defaults, **given}, "finetuning")
-        if settings.folds is not None:
-            if self.dev is not None or settings.best_by != "loss":
-                option = "--best-by" if self.dev is None else "--dev"
-                raise UsageError(f"--folds trains the model on all of DATA, without held-out examples; omit {option}")
-            if settings.ensemble:
-                raise UsageError("--ensemble needs held-out examples for its weight, and --folds leaves none; omit one")
-            if self.minutes is not None:
-                raise UsageError(f"--folds trains {settings.folds + 1} models; give --epochs or --steps, not --minutes")
-            if current_world().size > 1:
-                raise UsageError("--folds trains in one process; start it without torchrun")
-        return settings
+        return make_section(TuningSettings, {**defaults, **given}, "finetuning")
 
     @property
     def seed(self) -> int:

@@ -1,4 +1,4 @@
-"""The choice of held-out examples: one part, or folds in turn.
+"""The choice of held-out examples.
 
 Examples of one group are always on the same side; without groups, examples whose texts differ only in case and white
 space are. Without groups, each label is split separately, so that its share is the same. A hash of the seed and the
@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 
 from foretell.data.data_use import hash_texts
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError
 from foretell.finetuning.kind import Example
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ def split_off_dev(
     examples: Sequence[Example], fraction: float, seed: int, by_label: bool
 ) -> tuple[list[Example], list[Example]]:
     """Training and held-out examples: about `fraction` of each label, in whole units; one unit stays in training."""
+    if not fraction:
+        return list(examples), []
     strata = units_by_label(examples, seed, by_label)
     held_out: set[int] = set()
     for units in strata:
@@ -48,16 +50,6 @@ def split_off_dev(
                 "each label has one example, or one group, so none can be held out; give more rows, or --dev FILE"
             )
     return divided(examples, held_out)
-
-
-def split_folds(
-    examples: Sequence[Example], count: int, seed: int, by_label: bool
-) -> list[tuple[list[Example], list[Example]]]:
-    """Training and held-out examples for each fold; every example is held out once."""
-    folds = make_folds(examples, count, seed, by_label)
-    if not all(folds):
-        raise UsageError(f"--folds {count} needs {count} different texts or groups; there are fewer")
-    return [divided(examples, set(fold)) for fold in folds]
 
 
 def make_folds(examples: Sequence[Example], count: int, seed: int, by_label: bool) -> list[list[int]]:

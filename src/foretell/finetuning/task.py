@@ -74,10 +74,7 @@ def read_files(
     columns: Columns,
     seed: int,
 ) -> LabelledFiles:
-    """The examples of a file, and held-out examples from a part of it or another file. head: settings of the head.
-
-    With folds, all examples are for training, because the folds hold them out in turn.
-    """
+    """The examples of a file, and held-out examples from a part of it or another file. head: settings of the head."""
     kind, group = find_kind(tuning.task), tuning.group_column
     table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
     available = table.first_columns()
@@ -99,8 +96,6 @@ def read_files(
                 f"held out    {repeated:,} of {len(held_out):,} examples have texts that are also learned from"
             )
         return LabelledFiles(settings, train, held_out, f"dev is {dev}")
-    if tuning.folds is not None:
-        return LabelledFiles(settings, train, [], f"each of {tuning.folds} folds is held out from one more training")
     fraction, by_label = tuning.dev_fraction, kind_of(settings).splits_by_label
     train, held_out = split_off_dev(train, fraction, seed, by_label)
     of, key = "of each label " if by_label and group is None else "", "text" if group is None else group
@@ -123,7 +118,7 @@ class FinetuneTask(Task):
 
     closing_evaluations = 1.0
     material = ROWS
-    held_out_setting = "--folds"
+    held_out_setting = "--dev-fraction"
 
     def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel, about: dict[str, Any]):
         self.config, self.data, self.tuned, self.about = config, data, tuned, about

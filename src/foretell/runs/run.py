@@ -22,6 +22,7 @@ from foretell.files import (
     write_json,
     write_text,
 )
+from foretell.retired import FILES
 from foretell.runs.checkpoint import NAME, Checkpoint, best_checkpoint, list_checkpoints
 from foretell.runs.record import (
     RUN,
@@ -38,13 +39,12 @@ from foretell.runs.record import (
 )
 
 RUNS = Path("runs")
-FOLDS = "folds"  # trainings of a cross-validation, until the report has their figures
 METRICS, ENVIRONMENT, CURVE = "metrics.jsonl", "environment.json", "loss.png"
 REPORT, REPORT_PICTURE = "report.json", "report.png"  # for tasks that report on held-out data
 PACE = "pace.txt"  # for a training of a given time: a line per step with the share done and the seconds
 PREPARING = "preparing.json"  # exists until run.json does; names the data of the unfinished run
 # Files that training writes in a run besides its checkpoints and tokens/, and leftovers of a killed training
-WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, FOLDS, REPORT, REPORT_PICTURE)
+WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, REPORT, REPORT_PICTURE, *FILES)
 WRITTEN += ("tensorboard/events.out.tfevents.*", f"samples/step-{'[0-9]' * 6}*.txt")
 WRITTEN += tuple(f"{folder}{TEMPORARY}*" for folder in ("", "checkpoints/", "samples/", "tokens/**/"))
 IN_TOKENS = "files_in_tokens"  # entry of the record: the names of the files in tokens/

@@ -16,6 +16,7 @@ from rich.cells import cell_len, chop_cells
 from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
 from foretell.files import read_json
+from foretell.retired import without_retired_fields
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints, validation_loss
 from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, REPORT, Run
@@ -234,7 +235,7 @@ def warning_about(summaries: Sequence[Summary], differences: Mapping[str, Any]) 
 def settings_of(run: Run) -> dict[str, Any]:
     """All settings of a run by their paths, as JSON values."""
     record = run.record()
-    common, config = {key: record[key] for key in ("data", "device", "dtype")}, record["config"]
+    common, config = {key: record[key] for key in ("data", "device", "dtype")}, without_retired_fields(record["config"])
     if is_text_run(config):
         return common | flattened(make_section(Config, config, str(run.directory / RUN)))
     others = values_by_path({name: section for name, section in config.items() if name != "training"})

@@ -22,6 +22,7 @@ from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.finding import find_model
 from foretell.loading import load
 from foretell.planning.estimate import device_memory
+from foretell.retired import without_retired_fields
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.budget import in_minutes
@@ -177,7 +178,7 @@ def recorded_task(
 def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, Any]) -> Any:
     """The configuration of a run; a `CheckpointError` if its fields are from another version."""
     try:
-        return make_section(training.request.config_type, record["config"], str(run.directory))
+        return make_section(training.request.config_type, without_retired_fields(record["config"]), str(run.directory))
     except ConfigError as error:
         raise of_another_version(run, error) from None
 

@@ -1,4 +1,4 @@
-"""Groups stay together, and a cross-validation: every example is predicted by a model that was trained without it."""
+"""The choice of held-out examples: groups and equal texts stay together."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ from typing import Any
 
 import pytest
 
-from foretell.errors import DataError, Interrupted, UsageError
-from foretell.files import read_json
-from foretell.finetuning.finetune import FoldTraining
+from foretell.errors import DataError
 from foretell.finetuning.kind import Example
-from foretell.finetuning.report import REPORT, FinetuneReport
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, TuningSettings
-from foretell.finetuning.split import split_folds, split_off_dev
+from foretell.finetuning.split import divided, make_folds, split_off_dev
 from foretell.finetuning.task import read_files
-from foretell.loading import load
-from foretell.runs.run import FOLDS
-from foretell.session.session import Session
 
 
 def examples(groups: list[str] | None = None, texts: int = 60) -> list[Example]:
@@ -57,14 +51,12 @@ def test_a_group_that_is_most_of_the_rows_stays_in_training():
 @pytest.mark.parametrize("groups", [None, [f"g{n % 9}" for n in range(60)]])
 def test_every_example_is_held_out_once(groups: list[str] | None):
     rows = examples(groups)
-    folds = split_folds(rows, 4, 1, by_label=True)
+    folds = [divided(rows, set(fold)) for fold in make_folds(rows, 4, 1, by_label=True)]
     assert Counter(each.where for _, dev in folds for each in dev) == Counter(each.where for each in rows)
     for train, dev in folds:
         one, other = sides(train, dev)
         assert not one & other and len(train) + len(dev) == 60
         assert groups or Counter(each.labels[0] for each in dev) == {"a": 10, "b": 5}
-    with pytest.raises(UsageError, match="^folds 61 needs 61 different texts or groups"):
-        split_folds(examples(), 61, 1, by_label=True)
 
 
 @pytest.fixture
@@ -94,37 +86,6 @@ def test_held_out_texts_that_are_also_learned_from_are_counted(review_file, tmp_
     assert caplog.messages == [noted] * count
 
 
-def test_folds_are_trained_and_reported_before_the_model_that_has_all_examples(
-    grouped: Path, start, tmp_path: Path, tiny_request, finetune, monkeypatch
-):
-    settings = {"finetuning": {"folds": 3, "group_column": "thing"}, "training": {"steps": 20, "checkpoint_every": 10}}
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    session = finetune(tiny_request(grouped, whole, overrides=settings, start=start))
-    assert (len(session.task.data.train), len(session.task.data.dev)) == (60, 0)
-    report = read_json(whole / REPORT)
-    accuracies = [figures["accuracy"] for figures in report["folds"]]
-    assert report["dev"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
-    assert sum(map(sum, report["dev"]["confusion"])) == report["examples"]["dev"] == 60
-    shown = " ".join(str(FinetuneReport(report)).split())
-    assert "mean of 3 folds" in shown and "standard error" in shown and "TF-IDF" in shown
-    assert not (whole / FOLDS).exists()
-    assert load(whole).parts
-
-    def stop(self: FoldTraining, fold: Session[Any]) -> None:
-        if fold.run.name == "2":
-            raise Interrupted("stopped after step 3", 143)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FoldTraining, "opened", stop)
-        with pytest.raises(Interrupted, match=r"fold 2 of 3; resume with: .*--out \S*cut --resume auto"):
-            finetune(tiny_request(grouped, cut, overrides=settings, start=start))
-    finetune(FinetuneRequest(out=cut), resume=True)
-    again = read_json(cut / REPORT)
-    assert {**again, "minutes": 0} == {**report, "minutes": 0}
-    finetune(FinetuneRequest(out=cut), resume=True)  # the folds are not trained again
-    assert read_json(cut / REPORT) == again
-
-
 @pytest.mark.parametrize(
     ("task", "width", "rate"),
     [("classify", 64, 1e-3), ("regress", 64, 5e-4), ("entailment", 64, 5e-4), ("classify", 768, 6.25e-5)],
@@ -132,18 +93,3 @@ def test_folds_are_trained_and_reported_before_the_model_that_has_all_examples(
 def test_the_learning_rate_is_measured_per_kind(task: str, width: int, rate: float, tmp_path: Path):
     request = FinetuneRequest(out=tmp_path, overrides={"finetuning": {"task": task}})
     assert request.training_config(100, width, None, has_dev=True).learning_rate == rate
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dev": Path("dev.csv")}, "omit dev"),
-        ({"minutes": 1.0, "training": {}}, "folds trains 4 models; give epochs or steps"),
-        ({"finetuning": {"folds": 3, "best_by": "accuracy"}}, "omit best_by"),
-    ],
-)
-def test_options_that_need_held_out_examples_are_refused(changes: dict[str, Any], message: str, tmp_path: Path):
-    sections = {"finetuning": changes.pop("finetuning", {"folds": 3}), "training": changes.pop("training", {})}
-    request = FinetuneRequest(data=tmp_path / "x.csv", out=tmp_path / "run", overrides=sections, **changes)
-    with pytest.raises(UsageError, match=message):
-        request.tuning()
