@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import UsageError
 from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import preset_config

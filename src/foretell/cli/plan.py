@@ -42,7 +42,7 @@ def plan(
     from the share of the peak that a training reached on a GPU.
     """
     from foretell.cli.training import check_tables
-    from foretell.config import check_known
+    from foretell.config.section import check_known
     from foretell.pretraining.plan import plan as make_plan
 
     chosen = [*(settings or []), *([] if parallel is None else [f"training.parallel={parallel}"])]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import make_batch
 from foretell.errors import UsageError, did_you_mean
 from foretell.model.cost import training_flops_per_token

@@ -15,7 +15,9 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.errors import DataError
 from foretell.installation import cpu_features, cpu_info, cpu_model, version_of
 from foretell.model.kernels.fast_decoder import has_numba
