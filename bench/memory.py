@@ -16,7 +16,8 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from rich.console import Console
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.data.batch import make_batch
 from foretell.model.init import make_decoder
 from foretell.training.objective import Objective, make_objective

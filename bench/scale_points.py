@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from measure import Spread
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder

@@ -26,7 +26,8 @@ from measure import note
 from processes import Child, peak_memory_in_child
 from rich.console import Console
 
-from foretell.config import DataConfig, TokenizerConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import DataConfig, TokenizerConfig
 from foretell.data.documents import embedded_corpus
 from foretell.pretraining.sources import make_source
 from foretell.pretraining.tokens import tokenize_text

@@ -37,7 +37,9 @@ from rich.console import Console
 from rich.table import Table
 
 from foretell.allocator import freed_memory_kept
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import choose_training_dtype, find_dtype

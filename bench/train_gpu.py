@@ -29,7 +29,8 @@ from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 from train import load_nanogpt, make_nanogpt
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.device import choose_device, dtype_name, memory_of, to_device
 from foretell.model.cost import training_flops_per_token

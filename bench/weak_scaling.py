@@ -29,7 +29,7 @@ from scale_points import CPU, TRAINING, random_batch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.distributed.placement import TrialLoss, replicate, shard
 from foretell.distributed.world import ALONE, World, current_world, disconnect
 from foretell.model.init import make_decoder

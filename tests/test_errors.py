@@ -11,7 +11,7 @@ import pytest
 
 import foretell
 from foretell import trainings
-from foretell.config import Section
+from foretell.config.section import Section
 from foretell.errors import OPTION, UsageError, as_keyword
 
 SOURCE = Path(foretell.__file__).parent

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import foretell
 from foretell import LanguageModel
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.convert.export import export_huggingface
 from foretell.convert.gguf_export import export_gguf
 from foretell.errors import CheckpointError, UsageError

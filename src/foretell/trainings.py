@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from foretell.config import DataConfig, check_known, make_section
+from foretell.config.section import check_known, make_section
+from foretell.config.training import DataConfig
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
 from foretell.device import DeviceName, DtypeName

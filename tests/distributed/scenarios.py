@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from foretell.cli.main import run as run_command
-from foretell.config import ModelConfig, SamplingConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import TextDocument
 from foretell.data.loader import Loader

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretell.config import DataConfig
+from foretell.config.training import DataConfig
 from foretell.data import questions
 from foretell.data.questions import Ending, Question, choose_task, first_fields, read_endings, read_questions, task_of
 from foretell.errors import ContextLengthError, DataError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import choose_tokens

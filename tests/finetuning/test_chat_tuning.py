@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.data.batch import PADDING
 from foretell.errors import CheckpointError, ConfigError, DataError
 from foretell.files import sha256

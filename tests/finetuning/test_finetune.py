@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.convert.peft import export_peft
 from foretell.errors import ConfigError, Interrupted
 from foretell.files import read_json

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import foretell
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, TokenizerError, UsageError
 from foretell.generation import batch_generation
 from foretell.inference.completion import Completion, generate, make_completer, make_sampling, stream

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.errors import DataError, UsageError
 from foretell.inference import verification
 from foretell.inference.answer_receipt import AnswerReceipt, json_digest

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from foretell.config import ModelConfig, SamplingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.device import multiplies_bfloat16
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.generation.engine import bytes_per_block
 from foretell.model.init import make_decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import UsageError
 from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import preset_config

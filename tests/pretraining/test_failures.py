@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.data.batch import make_batch
 from foretell.device import memory_of, system_text
 from foretell.errors import (

@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from foretell.config import Config, ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import Config, TrainingConfig
 from foretell.errors import ConfigError, DataError
 from foretell.generation.batch_generation import continue_prompt
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from foretell.config import Config, DataConfig, TokenizerConfig, TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import Config, DataConfig, TokenizerConfig, TrainingConfig
 from foretell.data import documents, sources
 from foretell.data.documents import Document
 from foretell.data.sources import read_documents

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import choose_tokens
 from foretell.finetuning.label_attribution import attribute_label, outcomes_of

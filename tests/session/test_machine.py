@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.planning.estimate import DeviceMemory, saved_bytes, state_parts
 from foretell.planning.speed import peak_flops

@@ -21,7 +21,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError, ConfigError, ForetellError, Interrupted, OutputError, UsageError
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.loader import Loader
 from foretell.errors import ConfigError

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import TokenizerConfig
+from foretell.config.training import TokenizerConfig
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.model.quantized_linear import quantized_layers
 from foretell.planning.estimate import device_memory

@@ -20,7 +20,7 @@ from foretell.errors import ConfigError, DataError, UsageError, counted, expande
 from foretell.files import TEXT_LIMIT
 
 if TYPE_CHECKING:
-    from foretell.config import DataConfig
+    from foretell.config.training import DataConfig
     from foretell.pretraining.tokens import Source
 
 

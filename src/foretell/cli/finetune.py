@@ -79,7 +79,7 @@ def finetune(
         model, data, from_scratch = None, Path(expanded(model)), True
     if ((model is None and not from_scratch) or data is None) and not options.is_resumed:
         raise UsageError("give DATA, or MODEL and DATA: foretell finetune MODEL DATA --task classify")
-    from foretell.config import check_known
+    from foretell.config.section import check_known
 
     check_known(task or "classify", (*KINDS, *BY_TASK["finetune"]), "task")
     if dev is not None and "dev_fraction" in head:
@@ -221,7 +221,8 @@ def finetune_text(
     if (model is None or not data) and not options.is_resumed:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
     out = options.directory(data)
-    from foretell.config import DataConfig, make_section
+    from foretell.config.section import make_section
+    from foretell.config.training import DataConfig
     from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.domain import DomainTraining
     from foretell.pretraining.request import TextRequest

@@ -58,7 +58,7 @@ def plan(
     if size is None:
         raise UsageError("give the --size of the model, such as gpt2-xl, or --backtest (foretell plan --help)")
     from foretell.cli.training import check_tables
-    from foretell.config import check_known
+    from foretell.config.section import check_known
     from foretell.pretraining.plan import plan as make_plan
 
     chosen = [*(settings or []), *([] if parallel is None else [f"training.parallel={parallel}"])]

@@ -98,7 +98,8 @@ def train(
     if strict and not any(Path(path).is_dir() for path in data):
         raise UsageError("--strict is for a folder; other files that cannot be read are always refused")
     out = options.directory(data)
-    from foretell.config import DataConfig, make_section
+    from foretell.config.section import make_section
+    from foretell.config.training import DataConfig
     from foretell.convert.families import choose_family
     from foretell.finding import find_tokenizer
     from foretell.generation.batch_generation import continue_prompt
@@ -192,7 +193,7 @@ def show_config() -> None:
 
 def type_in_words(annotation: Any) -> str:
     """A short name of a type: its choices, or int, float, bool, text, list, table."""
-    from foretell.config import Section
+    from foretell.config.section import Section
 
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Literal:
@@ -208,7 +209,7 @@ def type_in_words(annotation: Any) -> str:
 
 def written(value: Any) -> str:
     """A default in TOML's notation."""
-    from foretell.config import Section
+    from foretell.config.section import Section
 
     if isinstance(value, Section):
         return ", ".join(f"{name} {written(part)}" for name, part in value)

@@ -85,7 +85,8 @@ class TrainingOptions:
 
     def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """A TOML file's sections, overridden by --set and then by `options` such as {"tokenizer.kind": "bytes"}."""
-        from foretell.config import own_names, read_toml
+        from foretell.config.section import own_names
+        from foretell.config.toml import read_toml
 
         sections: dict[str, dict[str, Any]] = read_toml(self.config) if self.config else {}
         check_tables(sections, str(self.config))

@@ -118,7 +118,7 @@ def evaluate_translation(
 
 def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:
     """The decoding settings from options; contradictory options are a `UsageError`."""
-    from foretell.config import SamplingConfig
+    from foretell.config.sampling import SamplingConfig
     from foretell.translation.translate import BEAM_SIZE, Decoding
 
     if beam is not None and not 1 <= beam <= 1000:

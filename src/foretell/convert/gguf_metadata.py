@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.config_json import read_settings, write_settings
 from foretell.convert.families import BLOCK, GPT2, LLAMA, QKV, QWEN2, QWEN3, choose_family
 from foretell.convert.family import Family, Field, Permute, Rope, Row, Split

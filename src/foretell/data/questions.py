@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from foretell.config import DataConfig, check_known, make_section
+from foretell.config.section import check_known, make_section
+from foretell.config.training import DataConfig
 from foretell.data.table import Delimited, JsonLines, list_names, open_table
 from foretell.errors import DataError, UsageError, as_path, check_count
 

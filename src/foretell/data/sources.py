@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from foretell.config import DataConfig
+from foretell.config.training import DataConfig
 from foretell.data.documents import NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
 from foretell.data.lines import CRLF, Note, TextFile, content_suffix, find_files, nearest_name, reading
 from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, describe_type, list_names

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.data.questions import Ending, Question
 from foretell.errors import ContextLengthError, DataError
 from foretell.evaluation.loss import Progress, json_number, perplexity, silent

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import UsageError
 from foretell.evaluation.loss import TOKENS_AT_ONCE, evaluate, json_number, perplexity
 from foretell.evaluation.material import CHATS

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
-from foretell.config import DataConfig, ModelConfig, SamplingConfig, Section, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import Section
+from foretell.config.training import DataConfig, TrainingConfig
 from foretell.data.batch import Batch
 from foretell.data.data_use import DataUse
 from foretell.evaluation.loss import evaluate, perplexity

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.errors import as_path
 from foretell.files import TOKENIZER_FILE, sha256, sync
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, encode_all, split

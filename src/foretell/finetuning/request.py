@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.memory import as_source
 from foretell.data.table import Table
 from foretell.distributed.world import current_world

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.table import Table, open_table
 from foretell.evaluation.material import ROWS

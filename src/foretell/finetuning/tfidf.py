@@ -24,7 +24,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from foretell.config import Section, Size, make_section
+from foretell.config.model import Size
+from foretell.config.section import Section, make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import read_json, write_json
 from foretell.finetuning.figures import log_softmax

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.lora import LoRAConfig

@@ -13,7 +13,8 @@ from typing import cast
 
 import numpy as np
 
-from foretell.config import SamplingConfig, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretell.config import Section
+from foretell.config.section import Section
 from foretell.data import numbers
 from foretell.data.table import INDEX
 from foretell.errors import DataError, did_you_mean

@@ -13,7 +13,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 
-from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, check_known, make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.memory import check_some
 from foretell.device import DeviceName
 from foretell.errors import ConfigError, counted, expanded

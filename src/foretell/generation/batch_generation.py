@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.generation.sampling import Sampler, TokenChooser
 from foretell.generation.scheduler import Event, Scheduler, blocks_needed
 from foretell.generation.sequence import Rules, Sequence, check_length, rules_of

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field
 
-from foretell.config import SamplingConfig, Section, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import Section, make_section
 from foretell.device import dtype_name
 from foretell.errors import ConfigError, DataError, UsageError
 from foretell.generation.logit_digests import merkle_root

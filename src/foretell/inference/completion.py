@@ -10,7 +10,7 @@ from functools import cached_property
 from html import escape
 from typing import Any, Unpack, overload
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import UsageError, check_count, counted
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler

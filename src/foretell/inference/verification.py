@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import CheckpointError, ContextLengthError, UsageError, check_count, counted
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.filters import Prefix, Prefixes

@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from foretell.config import SamplingConfig, Section, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import Section, make_section
 from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import DataError
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds

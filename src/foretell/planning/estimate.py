@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import memory_of
 from foretell.distributed.launch import read_launch
 from foretell.errors import ConfigError

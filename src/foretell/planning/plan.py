@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
 from foretell.errors import ConfigError, UsageError, check_count
 from foretell.files import format_bytes

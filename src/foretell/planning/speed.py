@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import make_batch
 from foretell.errors import UsageError, did_you_mean
 from foretell.model.cost import training_flops_per_token

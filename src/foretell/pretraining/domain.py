@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from foretell.config import Config
+from foretell.config.training import Config
 from foretell.errors import CheckpointError
 from foretell.evaluation.loss import Evaluation, bits_per_byte, has_bits_per_byte, json_number
 from foretell.files import read_json, write_json

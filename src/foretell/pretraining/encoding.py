@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretell.config import DataConfig
+from foretell.config.training import DataConfig
 from foretell.data.documents import AnsweredDocument, Document
 from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter

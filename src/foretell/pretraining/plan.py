@@ -6,7 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import UsageError
 from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
 from foretell.planning.plan import Plan, find_devices, plan_generation, plan_training

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foretell.config import Config
+from foretell.config.training import Config
 from foretell.data.loader import RowStream, check_enough_tokens
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world

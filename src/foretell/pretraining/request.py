@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import Config, ModelConfig, Section, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import Config
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
 from foretell.pretraining.tokens import OLD_DOMAIN, OldDomain, Source

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretell.config import Config, ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import Config, TrainingConfig
 from foretell.errors import DataError
 from foretell.model.presets import SIZES, preset_config
 from foretell.pretraining.request import TextRequest

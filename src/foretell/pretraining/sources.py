@@ -8,7 +8,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from foretell.config import Config, DataConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import Config, DataConfig
 from foretell.data.documents import embedded_corpus
 from foretell.data.shard_writer import TokenWriter
 from foretell.data.shards import TokenStore

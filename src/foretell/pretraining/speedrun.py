@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig, check_known, make_section, own_names
+from foretell.config.model import ModelConfig
+from foretell.config.section import check_known, make_section, own_names
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import DtypeName, choose_training_dtype, dtype_name

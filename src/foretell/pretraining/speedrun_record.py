@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.errors import DataError
 from foretell.inference.answer_receipt import MachineRecord, SealedRecord, Sha256, this_machine
 from foretell.training.pace import Mark

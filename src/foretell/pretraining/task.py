@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from foretell.config import Config, SamplingConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.training import Config
 from foretell.data.batch import Batch
 from foretell.data.data_use import DataUse, hash_stream
 from foretell.data.loader import iter_evaluation_batches

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from foretell.config import DataConfig, TokenizerConfig
+from foretell.config.training import DataConfig, TokenizerConfig
 from foretell.data.documents import Document
 from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter, write_index

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from foretell.config import read_toml
+from foretell.config.toml import read_toml
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import save_model

@@ -8,7 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from foretell.config import ModelConfig, QuantizationConfig, make_section
+from foretell.config.model import ModelConfig, QuantizationConfig
+from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
 from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, check_shapes, read_header

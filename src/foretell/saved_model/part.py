@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_mean
 from foretell.files import CONFIG, TOKENIZER_FILE
 from foretell.model.decoder import Decoder

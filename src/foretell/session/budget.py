@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.training.optimizer import Shapes, optimizer_flops_per_step
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError, ConfigError, shell_words
 from foretell.model.cost import training_flops_per_token

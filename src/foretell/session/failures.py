@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.distributed.world import World, current_world, is_lost_peer
 from foretell.errors import (
     CheckpointError,

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.distributed.world import current_world
 from foretell.errors import ConfigError
 from foretell.files import format_bytes

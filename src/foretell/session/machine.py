@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from foretell.config import TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype, dtype_name
 from foretell.installation import cpu_model
 from foretell.planning.speed import peak_flops

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from foretell.allocator import freed_memory_kept
-from foretell.config import TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
 from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import current_world

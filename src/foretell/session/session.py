@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
 from foretell.device import autocast
 from foretell.distributed.placement import freeing_gathered, gathered, own_part, replicate, shard

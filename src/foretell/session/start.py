@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from foretell.activations import ACTIVATIONS
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import CheckpointError, ContextLengthError, UsageError, did_you_mean
 from foretell.files import open_regular
 from foretell.norms import NORMS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from foretell.config import ModelConfig, RopeScaling
+from foretell.config.model import ModelConfig, RopeScaling
 
 
 def frequency(config: ModelConfig, pair: int) -> float:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import autocast
 from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.model.transformer import Block

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import TrainingBatch, training_step
 

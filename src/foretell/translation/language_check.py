@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from foretell.config import Section, Size, make_section
+from foretell.config.model import Size
+from foretell.config.section import Section, make_section
 from foretell.saved_model.part import Part, PartSource, register_part
 from foretell.translation.pairs import EncodedPair, Pair, Vocabulary
 

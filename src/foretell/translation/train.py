@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from foretell.config import Section, TrainingConfig, make_section
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, counted
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text

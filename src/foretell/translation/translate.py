@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.data.memory import list_texts
 from foretell.errors import ContextLengthError, UsageError, check_type
 from foretell.evaluation.loss import evaluate

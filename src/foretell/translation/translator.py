@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from foretell.config import Section, make_section
+from foretell.config.section import Section, make_section
 from foretell.data.data_use import DataUse
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.errors import CheckpointError, UsageError

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import foretell
-from foretell.config import SamplingConfig, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretell.config import SamplingConfig, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.generation.filters import Prefix, make_filters
 from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.page.write_page import make_page, record_all, write_page

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from foretell.config import SamplingConfig, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import FILTERS, SHAPING, make_filters
 from foretell.insight.address import Address
