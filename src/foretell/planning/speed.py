@@ -26,7 +26,7 @@ from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.planning.estimate import Range, round_number
-from foretell.training.objective import make_objective
+from foretell.training.execution import make_objective
 from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.training.timing import time_steps
 from foretell.typesetting.document import DocumentSection, Table
