@@ -20,7 +20,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset
 from foretell.planning.estimate import DeviceMemory, Range, total, training_memory
-from foretell.training.objective import make_objective
+from foretell.training.execution import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 from foretell.weight_shapes import count_parameters, weight_shapes

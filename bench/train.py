@@ -45,7 +45,8 @@ from foretell.data.documents import embedded_corpus
 from foretell.device import choose_training_dtype, find_dtype
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
-from foretell.training.objective import Objective, make_objective
+from foretell.training.execution import make_objective
+from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 from foretell.weight_shapes import count_parameters

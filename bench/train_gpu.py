@@ -40,8 +40,8 @@ from foretell.model.kernels.dispatch import AlignedTiedHead
 from foretell.model.presets import preset_config
 from foretell.model.surgery import recast, replace
 from foretell.planning.speed import peak_flops
-from foretell.training.execution import compile_units
-from foretell.training.objective import Objective, logits_on_cpu, make_objective
+from foretell.training.execution import compile_units, make_objective
+from foretell.training.objective import Objective, logits_on_cpu
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import SkippingOptimizer, training_step
 from foretell.weight_shapes import count_parameters

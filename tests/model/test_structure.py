@@ -18,7 +18,7 @@ from foretell.model.init import empty_decoder
 from foretell.model.norm import LayerNorm
 from foretell.model.structure import Source, Structure, model_structure, size_of
 from foretell.model.surgery import replace
-from foretell.training.objective import make_objective
+from foretell.training.execution import make_objective
 
 B, T = 3, 6
 

@@ -19,7 +19,7 @@ from foretell.errors import UsageError, did_you_mean
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import Range
-from foretell.training.objective import make_objective
+from foretell.training.execution import make_objective
 from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.training.timing import time_steps
 from foretell.weight_shapes import weight_shapes

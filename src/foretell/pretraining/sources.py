@@ -1,4 +1,4 @@
-"""The texts that a training reads: its own, and those of an old domain."""
+"""The texts of a training: its own, and the texts of an old domain."""
 
 from __future__ import annotations
 

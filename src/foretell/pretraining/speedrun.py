@@ -36,8 +36,8 @@ from foretell.pretraining.resolve import training_defaults
 from foretell.pretraining.speedrun_record import CPU, Point, Repetition, SeedRun, Settings, SpeedrunRecord
 from foretell.randomness import permutation, stream_key, uniform
 from foretell.session.fit import check_batch_fits, check_model_fits
+from foretell.training.execution import make_objective
 from foretell.training.loop import Action, Progress, train
-from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.pace import Mark, TimeBudget
 from foretell.weight_shapes import weight_shapes

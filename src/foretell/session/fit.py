@@ -1,4 +1,4 @@
-"""What a training needs of its machine: checks of memory and disk, and the time per step."""
+"""The needs of a training: checks of memory and disk, and the time per step."""
 
 from __future__ import annotations
 

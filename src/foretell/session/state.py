@@ -1,4 +1,4 @@
-"""`SessionState`: what a session shows to a training."""
+"""`SessionState`: the part of a session that a training sees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AnyTask = TypeVar("AnyTask", bound=Task)
 
 @dataclass(eq=False)
 class SessionState(Generic[AnyTask]):
-    """What a session shows to a training before the first step and after the last; `session.Session` is one."""
+    """The part of a session that a training sees before its first step and after its last; `Session` extends it."""
 
     run: Run
     task: AnyTask
