@@ -205,7 +205,7 @@ class ServedTask:
 
     answer: yields the row of an input, and before that None where others may run in between.
     explored: returns the model of a pass for the live page. reads: the input of a pass: a text, a pair of texts, a
-    question and its answers (choice), a source and its translation, or values. spelled_names: those of special tokens
+    question and its answers (choice), a source and its translation, or values. spelled_names: names of special tokens
     that a text of an input may spell.
     """
 
