@@ -26,7 +26,7 @@ FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 MOST_LINES = {
     "foretell.model.decoder": 2_450,
     "foretell.training.loop": 3_000,
-    "foretell.pretraining.pretrain": 15_900,
+    "foretell.pretraining.pretrain": 15_910,
     "foretell.insight.explain.explain_value": 12_300,
 }
 
