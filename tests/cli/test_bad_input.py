@@ -90,7 +90,6 @@ TABLE = [
     (["train", "repeated.txt", "--steps", "1"], 1, ["--kind bytes", "4,500"]),
     (["finetune", "missing", "blank.txt", "--task", "classify", "--minutes", "0"], 2, ["minutes must be a positive"]),
     (["finetune", "blank.txt", "--task", "foo"], 2, ["unknown task 'foo'", "classify", "chat", "text"]),
-    (["speedrun", "missing", "--minutes", "0"], 2, ["minutes must be a positive number"]),
     (["train", "blank.txt"], 1, ["blank.txt"]),
     (["train", "binary.txt"], 1, ["binary.txt", "binary"]),
     (["train", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
@@ -162,8 +161,6 @@ TABLE = [
     (["train", "CORPUS", "--steps", "1", "--training.steps", "2"], 2, ["training.steps", "2 and 1"]),
     (["train", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
     (["train", "CORPUS", "--training.max-iters", "2", "--steps", "3"], 2, ["max_iters = 2 and steps = 3"]),
-    (["speedrun", "empty.txt"], 1, ["the text has 0 characters to train on"]),
-    (["speedrun", "CORPUS", "--model.n-layer", "2", "--model.num-layers", "3"], 2, ["n_layer = 2 and num_layers = 3"]),
     # plans
     (
         ["plan", "--size", "gpt2", "--gpu", "h100", "--tokens", "9", "--training.steps", "3"],

@@ -42,7 +42,6 @@ OPTIONS = {
     | TRAINING,
     "predict": named("column choice-column columns encoding truncate out overwrite json") | LOADING,
     "runs": named("png overwrite delete json"),
-    "speedrun": named("target minutes steps seed size set out verify dtype json"),
     "generate": named(
         "max-tokens temperature top-k top-p min-p repetition-penalty stop frequency-penalty presence-penalty "
         "prompt-file out overwrite speculate draft timings progress n logit-bias ban min-tokens no-repeat-ngram regex "

@@ -209,7 +209,7 @@ def sections() -> dict[str, type[BaseModel]]:
 
 # --- arguments that cyclopts does not parse itself -------------------------------------------------------------------
 
-WITH_SECTIONS = ("train", "finetune", "plan", "speedrun")  # verbs that take --section.key value
+WITH_SECTIONS = ("train", "finetune", "plan")  # verbs that take --section.key value
 SECTION_OPTION = re.compile(r"--[a-z]+\.[\w.-]+")
 
 

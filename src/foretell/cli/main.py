@@ -50,7 +50,6 @@ VERBS = {  # verb: (group, summary, function)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
     "lesson": (LEARN, "How a decoder works, with every number shown.", "foretell.cli.lesson:lesson"),
     "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
-    "speedrun": (LEARN, "Train against the clock, or repeat a record.", "foretell.cli.speedrun:speedrun"),
     "runs": (LEARN, "List runs, or compare several.", "foretell.cli.runs:runs"),
     "finetune": (LEARN, "Train a model for a task on labelled texts.", "foretell.cli.finetune:finetune"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
