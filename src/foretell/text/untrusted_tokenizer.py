@@ -125,7 +125,7 @@ def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
             raise TokenizerError(f"{origin}: merge {merge_number} is not a pair of tokens: {str(merge)[:60]!r}")
         if not parts[1].startswith(
             prefix
-        ):  # the library cuts as many bytes off, perhaps within a character, and aborts
+        ):  # the library cuts off len(prefix) bytes, perhaps within a character, and aborts
             raise TokenizerError(f"{origin}: the second token of merge {merge_number} lacks the prefix {prefix[:60]!r}")
         for token in (*parts, parts[0] + parts[1][len(prefix) :]):
             if token not in model["vocab"]:
