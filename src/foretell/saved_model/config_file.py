@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from foretell.config import ModelConfig, QuantizationConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
+from foretell.retired import PARTS
 from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, check_shapes, read_header
 from foretell.text import Tokenizer, id_tokenizer, load_tokenizer
 from foretell.weight_shapes import weight_shapes
@@ -19,7 +21,9 @@ FORMAT, FORMAT_WITH_PARTS = 1, 2
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 COMMANDS = {"series_codec": "forecast {} DATA", "encoder_decoder": "translate {} TEXT"}  # kind of a part -> command
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
-OUTSIDE_DECODER = ("series_codec", "task_head", "tfidf")  # kinds whose weights are not in the decoder's module tree
+OUTSIDE_DECODER = ("series_codec", "task_head")  # kinds whose weights are not in the decoder's module tree
+
+logger = logging.getLogger(__name__)
 
 
 def is_own(directory: Path) -> bool:
@@ -42,6 +46,20 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
     raise CheckpointError(
         f"{path} has model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
         f"{FORMAT} and {FORMAT_WITH_PARTS}"
+    )
+
+
+def without_retired_parts(
+    directory: Path, entries: Mapping[str, dict[str, Any]], tensors: Mapping[str, StoredTensor]
+) -> tuple[dict[str, dict[str, Any]], dict[str, StoredTensor]]:
+    """The parts and tensors of a saved model without the parts that are not read any more."""
+    retired = {name: entry["kind"] for name, entry in entries.items() if entry.get("kind") in tuple(PARTS)}
+    for name, kind in retired.items():
+        if difference := PARTS[kind]:
+            logger.warning(f"left out    the part {name} of {directory}: {difference}")
+    return (
+        {name: entry for name, entry in entries.items() if name not in retired},
+        {key: tensor for key, tensor in tensors.items() if key.partition(".")[0] not in retired},
     )
 
 
@@ -90,14 +108,15 @@ def read_stored_model(directory: Path) -> StoredModel | None:
 
     Raises `CheckpointError` for shapes that differ from the configuration's and other damage.
     """
-    entries = read_entries(directory)
+    path = directory / WEIGHTS
+    entries, tensors = without_retired_parts(
+        directory, read_entries(directory), read_header(path, MOST_OWN_HEADER_BYTES)
+    )
     kinds = {name: values.pop("kind", None) for name, values in entries.items()}
     own = {name: name for name in (DECODER, TOKENIZER, QUANTIZATION)}
     outside = [name for name, kind in kinds.items() if kind in OUTSIDE_DECODER]
     if DECODER not in kinds or any(kind != own.get(name) for name, kind in kinds.items() if name not in outside):
         return None
-    path = directory / WEIGHTS
-    tensors = read_header(path, MOST_OWN_HEADER_BYTES)
     try:
         config = make_section(ModelConfig, entries[DECODER])
         settings = entries.get(QUANTIZATION)

@@ -32,13 +32,11 @@ class Part(ABC):
     is_inside_decoder: its weights are in the decoder's module tree, put there by `surgery.replace`; `weights` then
     returns them under their module paths, and `load` repeats the surgery on the decoder in `source.parts`.
     file_names: the files that `save_files` writes.
-    not_convertible: the name of the part and the remedy, if no other program's format may leave the part out.
     """
 
     kind: ClassVar[str]
     is_inside_decoder: ClassVar[bool] = False
     file_names: ClassVar[tuple[str, ...]] = ()
-    not_convertible: ClassVar[str] = ""
 
     def config(self) -> dict[str, Any]:
         """Its entry in config.json, as JSON values."""
@@ -67,7 +65,6 @@ KIND_MODULES: dict[str, str] = {
     "side_counts": "foretell.translation.language_check",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
-    "tfidf": "foretell.finetuning.tfidf",
 }
 
 
