@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-long test-oracles test-wheel site lint primer almanac chaos receipts fuzz amx neon clean
+.PHONY: demo test test-long test-oracles test-wheel site lint primer almanac chaos fuzz laws amx neon clean
 
 demo: $(VENV)/.installed-plot,serve  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -55,9 +55,6 @@ almanac: $(VENV)/.installed-plot  ## train the included forecaster again, from i
 chaos: $(VENV)/.installed-dev  ## 50 real kills of each task and 10,000 damages, in some minutes
 	$(BIN)/python bench/chaos.py
 
-receipts: $(VENV)/.installed-dev  ## 1,000 answers verified under other conditions, 1,000 manipulations: about ten minutes
-	$(BIN)/python bench/receipts.py
-
 # One stamp per set of extras, so that nothing is installed twice. A torch that is already installed is kept, whatever
 # its version: on Linux, pip's default torch would bring gigabytes of CUDA libraries
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -73,6 +70,9 @@ fuzz: $(VENV)/.installed-dev  ## 100,000 steps of sequences, a server under rand
 	FORETELL_FUZZ_STEPS=100000 $(BIN)/pytest -m "" tests/generation/test_scheduler.py -k random
 	FORETELL_FUZZ_REQUESTS=24000 FORETELL_SOAK_SECONDS=600 FORETELL_LOAD=1 $(BIN)/pytest -m "" -s tests/serving/test_fuzz.py tests/serving/test_load.py tests/serving/test_leaving.py
 	FORETELL_CLICKS=4040 $(BIN)/pytest tests/serving/test_explorer_clicks.py
+
+laws: $(VENV)/.installed-dev  ## 10,000 texts by every way into a model, from an argument to HTTP: about half an hour
+	FORETELL_LAWS=10000 $(BIN)/pytest tests/test_doors.py
 
 amx: $(VENV)/.installed-dev  ## runs the kernels for Intel's matrix unit with its instructions emulated, with gcc
 	FORETELL_AMX=1 $(BIN)/pytest tests/model/test_matmul.py -k "amx or matrix_unit"

@@ -12,13 +12,14 @@ from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import make_request
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
+from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
-from foretell.loading import load_start
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.session.declaration import Training
+from foretell.session.protocol import load_start
 from foretell.text import train_tokenizer
 from foretell.translation.train import PairRequest, TranslationTraining
 
@@ -56,7 +57,8 @@ def train_text(folder: Path, out: Path) -> TextTraining:
             overrides=sections,
             device="cpu",
             dtype="bfloat16",
-        )
+        ),
+        continue_prompt,
     )
 
 

@@ -31,7 +31,9 @@ from gpt2_names import make_transformers
 from measure import Clock, Spread, note
 from rich.console import Console
 
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.device import DTYPES, choose_device
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler

@@ -26,7 +26,7 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import Spread, note
 from rich.console import Console
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.export import write_huggingface
 from foretell.convert.families import choose_family
 from foretell.convert.huggingface import load_huggingface

@@ -16,10 +16,12 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from rich.console import Console
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.data.batch import make_batch
 from foretell.model.init import make_decoder
-from foretell.training.objective import Objective, make_objective
+from foretell.training.execution import make_objective
+from foretell.training.objective import Objective
 
 SHAPE = {"num_layers": 6, "num_heads": 6, "width": 384, "bias": False, "vocab_size": 65}
 LENGTHS = (128, 256, 512, 1024, 2048)

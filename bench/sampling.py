@@ -16,7 +16,7 @@ from measure import Spread, time_interleaved
 from rich.console import Console
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.generation.filters import Prefix, odds
 from foretell.generation.sampling import Sampler, pick
 

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from measure import Spread
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset
 from foretell.planning.estimate import DeviceMemory, Range, total, training_memory
-from foretell.training.objective import make_objective
+from foretell.training.execution import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 from foretell.weight_shapes import count_parameters, weight_shapes

@@ -48,7 +48,7 @@ from measure import Spread, note
 from processes import cpu_seconds, free_port
 from rich.console import Console
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence

@@ -3,7 +3,7 @@
     python bench/step.py                     one and 16 rows, all precisions: about two minutes
     python bench/step.py --quick             one row, bfloat16 and int8
     python bench/step.py --without pass      one row, with and without whole passes in compiled code
-    python bench/step.py --without amx       16 rows of int8 and int4, with and without AMX
+    python bench/step.py --without amx       16 rows of int8, with and without AMX
 
 The model has GPT-2 124M's shape (`--shape llama`: a Llama shape of 0.5B parameters) and random weights, and continues
 prompts of 32 tokens greedily. A step is timed from one token to the next; the kernels' time is that of the calls that
@@ -34,7 +34,7 @@ KERNELS = (fused_block, matmul)  # modules that start compiled code
 # --without: the attribute that is changed while a program is prepared, the rows, and the precisions that use it
 WITHOUT: dict[str, tuple[tuple[Any, str, Any], int, tuple[str, ...]]] = {
     "pass": ((fused_pass, "can_fuse_pass", lambda decoder: False), 1, ("bfloat16", "int8", "int4")),
-    "amx": ((matmul, "HAS_AMX", False), 16, ("int8", "int4")),
+    "amx": ((matmul, "HAS_AMX", False), 16, ("int8",)),
 }
 
 

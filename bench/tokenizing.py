@@ -26,9 +26,11 @@ from measure import note
 from processes import Child, peak_memory_in_child
 from rich.console import Console
 
-from foretell.config import DataConfig, TokenizerConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import DataConfig, TokenizerConfig
 from foretell.data.documents import embedded_corpus
-from foretell.pretraining.tokens import make_source, tokenize_text
+from foretell.pretraining.sources import make_source
+from foretell.pretraining.tokens import tokenize_text
 from foretell.session.reporter import Reporter
 
 FULL, QUICK = (10, 100), (5, 20)  # MB

@@ -37,13 +37,16 @@ from rich.console import Console
 from rich.table import Table
 
 from foretell.allocator import freed_memory_kept
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
 from foretell.device import choose_training_dtype, find_dtype
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
-from foretell.training.objective import Objective, make_objective
+from foretell.training.execution import make_objective
+from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 from foretell.weight_shapes import count_parameters

@@ -29,7 +29,8 @@ from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 from train import load_nanogpt, make_nanogpt
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.device import choose_device, dtype_name, memory_of, to_device
 from foretell.model.cost import training_flops_per_token
@@ -39,8 +40,8 @@ from foretell.model.kernels.dispatch import AlignedTiedHead
 from foretell.model.presets import preset_config
 from foretell.model.surgery import recast, replace
 from foretell.planning.speed import peak_flops
-from foretell.training.execution import compile_units
-from foretell.training.objective import Objective, logits_on_cpu, make_objective
+from foretell.training.execution import compile_units, make_objective
+from foretell.training.objective import Objective, logits_on_cpu
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import SkippingOptimizer, training_step
 from foretell.weight_shapes import count_parameters

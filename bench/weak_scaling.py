@@ -29,13 +29,14 @@ from scale_points import CPU, TRAINING, random_batch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.distributed.placement import TrialLoss, replicate, shard
 from foretell.distributed.world import ALONE, World, current_world, disconnect
 from foretell.model.init import make_decoder
 from foretell.planning.speed import peak_flops, read_bandwidth
 from foretell.session.machine import Meter
-from foretell.training.objective import Objective, make_objective
+from foretell.training.execution import make_objective
+from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from foretell.activations import ACTIVATIONS, activation_name, erf, gelu_erf
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.families import ACTIVATION_WORDS
 from foretell.insight.explain.explain_activation import FORMULAS
 from foretell.model.description import describe

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import foretell
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.evaluation.perplexity import TextEvaluation
 from foretell.generation.batch_generation import run
 from foretell.generation.recorded_step import can_record

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.errors import CheckpointError
 from foretell.language_model import LanguageModel, save_model
 from foretell.loading import absurd_weights, load

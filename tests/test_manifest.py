@@ -14,8 +14,9 @@ from foretell.convert.export import export_huggingface
 from foretell.errors import CheckpointError
 from foretell.finding import find_tokenizer
 from foretell.language_model import LanguageModel
-from foretell.loading import load, load_start
+from foretell.loading import load
 from foretell.manifest import EXPORT_REPORT, MANIFEST, Manifest, write_manifest
+from foretell.session.protocol import load_start
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from foretell.config import ModelConfig
-from foretell.insight.explain.explain_value import explain_value
+from foretell.config.model import ModelConfig
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder

@@ -12,14 +12,15 @@ from safetensors.torch import load_file, save_file
 
 import foretell
 from foretell import LanguageModel
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.convert.export import export_huggingface
 from foretell.convert.gguf_export import export_gguf
 from foretell.errors import CheckpointError, UsageError
 from foretell.language_model import save_model
-from foretell.loading import load_start
 from foretell.model.init import make_decoder
 from foretell.model.quantized_linear import Scheme, stored_buffers
+from foretell.session.protocol import load_start
 from foretell.text import train_tokenizer
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 32}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 
 
 def test_the_defaults_of_sampling():

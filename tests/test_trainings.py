@@ -147,10 +147,10 @@ def test_an_unknown_option_is_refused_before_the_model_is_read(text: Path) -> No
 
 
 def test_a_plan_has_the_figures_of_the_command_line() -> None:
-    plan = foretell.plan("gpt2-xl", 30e9, gpus=8, gpu="h100", price=2.5, training={"parallel": "fsdp"})
+    plan = foretell.plan("gpt2-xl", 30e9, gpus=8, gpu="h100", training={"parallel": "fsdp"})
     figures = plan.to_json()
     assert (figures["gpus"], figures["training"]["parallel"]) == (8, "fsdp")
-    assert "money" in str(plan)
+    assert "device hours" in str(plan)
     assert foretell.plan("tiny", gpu="h100", only="generating").trained is None
     with pytest.raises(UsageError, match="gpus 0"):
         foretell.plan("tiny", gpus=0)

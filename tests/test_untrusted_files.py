@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.export import write_huggingface
 from foretell.convert.families import choose_family
 from foretell.errors import CheckpointError, ForetellError

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.generation.filters import Prefixes
 from foretell.generation.sampling import Sampler
 from foretell.language_model import LanguageModel

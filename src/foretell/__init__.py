@@ -8,21 +8,35 @@
     logits = model(model.encode("Once upon a time"))     # (1, T, V)
 
 `__init__.pyi` lists the public names, for type checkers too; docs/python.md shows each of them. They are imported when
-they are first used, so that `import foretell` takes no time. The import prepares torch's import (`openmp.py`).
+they are first used, so that `import foretell` takes no time.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
+import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from foretell import openmp
-
 IMPORT = re.compile(r"^from (\S+) import (\w+) as (\w+)$", re.MULTILINE)
-_waits_shortly = openmp.install()
+
+# How OpenMP's threads wait between two loops. Its library reads this when torch or numba loads it. A thread that sleeps
+# starts a loop 15 to 50 microseconds late, and a training step of a small model has thousands of loops. A thread that
+# spins takes time from other programs. So threads spin for about 0.1 milliseconds, then sleep: docs/performance.md has
+# the measurements. GNU's library reads the number of rounds, LLVM's and Intel's read the policy.
+_WAITING = {"GOMP_SPINCOUNT": "2000", "OMP_WAIT_POLICY": "passive"}
+_TOO_LATE = (
+    "torch was imported before foretell, so OpenMP's threads spin while they wait, which can make training on a shared "
+    "CPU several times slower; import foretell first, or set GOMP_SPINCOUNT=2000"
+)
+_is_late = False
+if not {*_WAITING, "KMP_BLOCKTIME"} & {*os.environ}:  # a user's choice is kept
+    os.environ.update(_WAITING)
+    _is_late = "torch" in sys.modules
 
 
 @cache
@@ -33,7 +47,7 @@ def homes() -> dict[str, tuple[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    global _waits_shortly
+    global _is_late
     if name == "__version__":
         from importlib.metadata import version
 
@@ -42,9 +56,9 @@ def __getattr__(name: str) -> Any:
         return sorted(homes())
     if name not in homes():
         raise AttributeError(f"module 'foretell' has no attribute '{name}'")
-    if name in ("load", "train", "finetune") and not _waits_shortly:
-        openmp.logger.warning(openmp.TOO_LATE)
-        _waits_shortly = True
+    if name in ("load", "train", "finetune") and _is_late:
+        logging.getLogger(__name__).warning(_TOO_LATE)
+        _is_late = False
     module, name_there = homes()[name]
     return getattr(importlib.import_module(module), name_there)
 

@@ -1,11 +1,11 @@
 """The public names, each imported from its home. `__init__.py` imports a name when it is first used."""
 
-from foretell.config import Config as Config
-from foretell.config import DataConfig as DataConfig
-from foretell.config import ModelConfig as ModelConfig
-from foretell.config import SamplingConfig as SamplingConfig
-from foretell.config import TokenizerConfig as TokenizerConfig
-from foretell.config import TrainingConfig as TrainingConfig
+from foretell.config.model import ModelConfig as ModelConfig
+from foretell.config.sampling import SamplingConfig as SamplingConfig
+from foretell.config.training import Config as Config
+from foretell.config.training import DataConfig as DataConfig
+from foretell.config.training import TokenizerConfig as TokenizerConfig
+from foretell.config.training import TrainingConfig as TrainingConfig
 from foretell.convert.export import export as export
 from foretell.data.batch import Batch as Batch
 from foretell.data.batch import make_batch as make_batch
@@ -45,7 +45,7 @@ from foretell.insight.attribution.ablation import ablate as ablate
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution as direct_logit_attribution
 from foretell.insight.attribution.head_patterns import head_patterns as head_patterns
 from foretell.insight.attribution.logit_lens import logit_lens as logit_lens
-from foretell.insight.explain.explain_value import explain as explain
+from foretell.insight.explain.explain_address import explain as explain
 from foretell.insight.page.write_page import write_page as write_page
 from foretell.insight.trace import Trace as Trace
 from foretell.insight.trace import trace_names as trace_names

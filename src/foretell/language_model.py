@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.data.data_use import DataUse
 from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted

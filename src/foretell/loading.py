@@ -1,17 +1,14 @@
-"""`load`: any MODEL argument to a LanguageModel; `Start`: a model that a training starts from."""
+"""`load`: any MODEL argument to a LanguageModel."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from foretell.config import ModelConfig
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
@@ -19,12 +16,9 @@ from foretell.errors import CheckpointError, UsageError, as_path
 from foretell.files import ADAPTER_CONFIG, printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, load_model
-from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder
 from foretell.model.quantized_linear import Scheme, make_quantization
 from foretell.saved_model.config_file import is_own
 from foretell.saved_model.part import merge_adapters
-from foretell.text import Tokenizer
 
 ABSURD, ROWS_READ = 1e6, 8
 
@@ -103,63 +97,3 @@ def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> 
         raise CheckpointError(f"{directory} is not an adapter in peft's layout: {ADAPTER_CONFIG} is missing")
     changed = add_peft_adapter(model, directory)
     return changed if keep_adapters else replace(changed, parts=merge_adapters(changed.parts))
-
-
-@dataclass(frozen=True)
-class Start:
-    """A trained model that a training starts from, and the argument that named it."""
-
-    argument: str
-    model: LanguageModel
-
-    @property
-    def name(self) -> str:
-        return Path(self.argument).name
-
-    @property
-    def config(self) -> ModelConfig:
-        """The model's configuration, without dropout."""
-        return self.model.decoder.config
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.model.tokenizer
-
-    @cached_property
-    def digest(self) -> str:
-        """The SHA-256 of its weights in float32, in hex."""
-        return self.model.weights_digest()
-
-    def decoder(self, config: ModelConfig) -> Decoder:
-        """A decoder for training with the model's weights; `config` may have another dropout, or another length of the
-        context if positions have no weights."""
-        decoder = empty_decoder(config)
-        weights = {path: weight.detach().clone() for path, weight in self.model.decoder.named_parameters()}
-        decoder.load_state_dict(weights, assign=True)
-        return decoder.train()
-
-    def notes(self) -> list[str]:
-        """A line about the model, and the notes from loading it."""
-        return [f"from        {self.name}: its weights, shape and tokenizer", *self.model.notes]
-
-    def record(self) -> dict[str, Any]:
-        return {"model": self.argument, "weights_sha256": self.digest}
-
-
-def load_start(argument: str | Path) -> Start:
-    """Load any MODEL in float32; its weights are verified if it has a manifest. Raises the errors of `load`."""
-    model = load(argument, "cpu", "float32", verify=None)
-    model.check_not_quantized("train")
-    return Start(str(argument), model)
-
-
-def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
-    """The model in a run.json's record; None without a record. Raises `CheckpointError` if its weights have changed."""
-    if record is None:
-        return None
-    start = load_start(record["model"])
-    if start.digest != record["weights_sha256"]:
-        raise CheckpointError(
-            f"{run} was started from {start.argument}, which has other weights now; start again with another --out"
-        )
-    return start

@@ -7,6 +7,7 @@ from typing import Any
 
 # kind of a part in config.json -> the difference without it, for the log; empty: none
 PARTS = {
+    "side_counts": "",
     "tfidf": "the figures of its training are of a mixture with TF-IDF, and now the decoder answers alone",
 }
 FIELDS = {"finetuning": ("folds", "ensemble")}  # section of a run's configuration -> its fields

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from foretell.config import DataConfig, check_known, make_section
+from foretell.config.section import check_known, make_section
+from foretell.config.training import DataConfig
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
 from foretell.device import DeviceName, DtypeName
@@ -18,15 +19,16 @@ from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kinds import KINDS, HeadFields
 from foretell.finetuning.request import make_request
+from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
-from foretell.loading import load, load_start
+from foretell.loading import load
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.tokens import find_old_domain, make_source
+from foretell.pretraining.sources import find_old_domain, make_source
 from foretell.session.declaration import Training
 from foretell.session.display import choose_display, notes_of_the_log
-from foretell.session.protocol import run_training
+from foretell.session.protocol import load_start, run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.request import take_sections
 from foretell.text import Tokenizer
@@ -129,7 +131,7 @@ def train(
         device=device,
         dtype=dtype,
     )
-    return best_model(TextTraining(request), resume, progress, reporter)
+    return best_model(TextTraining(request, continue_prompt), resume, progress, reporter)
 
 
 class TuningOptions(TypedDict, total=False):
@@ -247,7 +249,9 @@ def finetune(
         options["old_domain"] = find_old_domain(options.get("old_domain", ()), options["start"].argument)
         source = make_source(paths, make_section(DataConfig, sections.get("data", {}), "data"))
         names = [str(path) for path in paths]
-        training = DomainTraining(TextRequest(source=source, names=names, overrides=sections, **options))
+        training = DomainTraining(
+            TextRequest(source=source, names=names, overrides=sections, **options), continue_prompt
+        )
     else:
         options |= take_sections(options, "training", "lora")
         training = FinetuneTraining(make_request(rows, task=task, **options))

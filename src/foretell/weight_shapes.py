@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import ConfigError
 from foretell.norms import NORMS
 

@@ -64,9 +64,7 @@ CASES: dict[str, dict[str, str]] = {
         "horizon": "evaluate almanac passengers.csv --test passengers.csv --horizon 3",
         "windows": "evaluate almanac passengers.csv --test passengers.csv --windows 3",
     },
-    "cli.explain:explain_forecast": {
-        option: f"explain almanac passengers.csv --heads --{option} 3" for option in ("spans", "passes", "seed")
-    },
+    "cli.explain:explain_forecast": {"spans": "explain almanac passengers.csv --heads --spans 3"},
     "cli.trace:trace_forecast": {
         "context": "trace almanac --list --context 3", "series": "trace almanac --list --series y",
         "date-format": "trace almanac --list --date-format %Y",
@@ -74,7 +72,7 @@ CASES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 # All other options, which every command of a verb obeys, or refuses by a test of that verb
 OBEYED = named(
-    "ablate adapter allow-special answer-field as-task at backtest ban base batch-tokens best-by "
+    "ablate adapter allow-special answer-field as-task at ban base batch-tokens best-by "
     "calibrate check checkpoint-activations checkpoint-every choice-column class-weights column columns "
     "config context contexts contributions date-format decimal delete dev device draft dropout dtype "
     "encoding epochs every exportable family file files frequency-penalty from-scratch gpu "
@@ -82,9 +80,9 @@ OBEYED = named(
     "id-column ids json json-schema keep key-file kind label-column layer lens levels limit list "
     "lm-weight logit-bias look-budget lora loss-on machine max-requests max-tokens memory min-p "
     "min-tokens minimum minutes model n no-hold-out no-key no-repeat-ngram old-domain only open out overwrite pair "
-    "parallel passes paths per-series plot pool port positions prediction presence-penalty price private "
+    "parallel paths per-series plot pool port prediction presence-penalty private "
     "prompt-field quantize questions receipt regex repetition-penalty report resume reverse rows "
-    "sample-prompt samples season seed select separate-vocabularies separator series set shapley "
+    "sample-prompt samples season seed select separate-vocabularies separator series set "
     "show-batch size slide special speculate spell-tokens split start-token steps stop strict "
     "strict-fields stride system target target-column task temperature template test text text-column "
     "text-field time-column timings to token tokens top top-k top-p truncate update value verify "

@@ -137,8 +137,8 @@ BY_CHOICE = [
 FUNCTIONS = sorted({(verb, function) for verb, (_, _, function) in VERBS.items()} | set(BY_CHOICE))
 FUNCTIONS += [("tokenizer train", "foretell.cli.tokenize:train_tokenizer")]
 by_function = pytest.mark.parametrize(("verb", "function"), FUNCTIONS, ids=[function for _, function in FUNCTIONS])
-# Outputs that are folders, or records that are never replaced
-NEVER_REPLACED = {"train", "finetune", "demo", "tokenizer train", "quantize", "convert", "speedrun"}
+# Outputs that are folders
+NEVER_REPLACED = {"train", "finetune", "demo", "tokenizer train", "quantize", "convert"}
 
 
 def arguments_of(function: str) -> tuple[Any, list[Argument]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -59,47 +58,7 @@ def test_no_tokens_give_no_receipts(foretell, trained):
     assert "0 tokens after 'The'" in foretell("generate", trained, "The", "--max-tokens", "0", "--receipt").out
 
 
-# --- foretell verify -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def answers(foretell, trained, tmp_path) -> Path:
-    """A file of two answers with receipts."""
-    asked = ("--max-tokens", "6", "--strict", "--receipt", "--n", "2", "--out", "answers.jsonl")
-    assert foretell("generate", trained, "The cat", *asked).code == 0
-    return tmp_path / "answers.jsonl"
-
-
-def test_answers_are_verified(foretell, trained, answers):
-    first = json.loads(answers.read_text(encoding="utf-8").splitlines()[0])
-    assert "receipts" not in first
-    shown = foretell("verify", answers, "--model", trained)
-    assert shown.code == 0 and shown.out.count("verified: this model writes this answer") == 2
-    lines = foretell("verify", answers, "--model", trained, "--positions", "2", "--json").out.splitlines()
-    assert [(json.loads(line)["verdict"], json.loads(line)["num_checked"]) for line in lines] == [("verified", 2)] * 2
-    assert json.loads(lines[0])["text"] == first["text"]
-
-
-def test_a_changed_answer_is_exit_code_1_with_a_line_for_each_finding(foretell, trained, answers, tmp_path):
-    first = json.loads(answers.read_text(encoding="utf-8").splitlines()[0])
-    first["receipt"]["tokens"][-1] ^= 1
-    changed = tmp_path / "changed.json"
-    changed.write_text(json.dumps(first["receipt"]), encoding="utf-8")
-    outcome = foretell("verify", changed, "--model", trained)
-    assert (outcome.code, outcome.last_line) == (1, f"foretell: {changed}: 1 of 1 receipts rejected")
-    assert "sha256: the receipt was changed" in outcome.out and "token 5: the receipt has" in outcome.out
-
-
-def test_what_is_not_a_receipt(foretell, trained, tmp_path):
-    file = tmp_path / "file.json"
-    other = '{"request": {}, "format": 99}'
-    for content, words in [
-        ("{}", "has no receipt"),
-        (other, "format = 99"),
-        ("nothing", "is not readable JSON"),
-        ("[" * 10_000, "JSON"),
-    ]:
-        file.write_text(content, encoding="utf-8")
-        outcome = foretell("verify", file, "--model", trained)
-        assert outcome.code == 1 and words in outcome.last_line
-    assert foretell("verify", tmp_path / "none", "--model", trained).code == 1
+def test_receipts_of_strict_layers_are_those_of_each_token(foretell, trained):
+    completion = foretell("generate", trained, "The", "--max-tokens", "3", "--strict", "--receipt", "--json").json
+    for receipt in (Receipt.from_json(values) for values in completion["receipts"]):
+        receipt.check()

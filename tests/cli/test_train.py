@@ -31,7 +31,7 @@ def test_a_run_has_all_its_files(trained):
     checkpoint = trained / "checkpoints" / "step-000012"
     assert {path.name for path in checkpoint.iterdir()} == {
         *("model.safetensors", "optimizer.safetensors"),
-        *("config.json", "tokenizer.json", "training.json", "manifest.json"),
+        *("config.json", "tokenizer.json", "training.json", "manifest.json", "data_use.safetensors"),
     }
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert list(lines[0]) == METRICS

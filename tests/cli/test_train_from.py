@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from foretell.language_model import save_model
-from foretell.loading import Start, load_start
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import list_checkpoints
+from foretell.session.protocol import load_start
+from foretell.session.start import Start
 
 QUICK = ["--steps", "6", "--checkpoint-every", "2", "--training.batch-size", "4", "--dtype", "float32"]
 DROPOUT = ["--model.dropout.residual", "0.1", "--training.keep-checkpoints", "9"]
@@ -88,6 +89,8 @@ def test_a_model_that_was_changed_is_refused(foretell, corpus, other: Path, star
     foretell("train", corpus, "--start-from", other, *QUICK, "--out", "x")
     for checkpoint in list_checkpoints(Path("x/checkpoints")):
         shutil.rmtree(checkpoint.directory)
+    shutil.rmtree(other)
+    other.mkdir()
     save_model(other, make_decoder(start.config, seed=10), start.tokenizer)
     outcome = foretell("train", "--out", "x", "--resume", "auto")
     assert outcome.code == 1

@@ -17,7 +17,7 @@ SMALL = ["--size", "toy", "--model.width", "16", "--model.context-length", "32",
 FOUR = [*SMALL, "--steps", "4", "--training.log-every", "1"]
 QUICK = [*FOUR, "--training.batch-size", "3"]
 ROWS = ["how is it <EOS> fine", "", "is it <EOS>", "it is <EOS> how fine it is <EOS>"]
-QUESTIONS = [{"q": f"{n} + 1 =", "a": f" {n + 1}", "n": n} for n in range(30)]
+QUESTIONS = [{"q": f"{n} + 1 =", "a": f" {n + 1}", "n": n} for n in range(60)]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_every_line_is_a_row_with_special_tokens_and_one_end(foretell, lines) ->
     outcome = foretell("train", lines, "--rows", "--special", "<EOS>", "--kind", "words", *QUICK, "--out", "x")
     assert outcome.code == 0, outcome.err
     assert "rows        3 and 0, of 3 to 8 tokens, padded, never joined; loss on all tokens" in outcome.err
-    assert "nothing is held out for validation of fewer than 20 rows" in outcome.err
+    assert "nothing is held out for validation of fewer than 50 rows" in outcome.err
     assert "empty document skipped" in outcome.err
     assert rows_of(foretell, "x") == [
         "how is* it* <EOS>* fine* <EOS>*",
@@ -59,12 +59,12 @@ def test_every_line_is_a_row_with_special_tokens_and_one_end(foretell, lines) ->
 @pytest.mark.parametrize(("loss_on", "prompt"), [("answer", "4 + 1 ="), ("all", "4 +* 1* =*")])
 def test_the_loss_is_on_the_answer_or_on_all(foretell, questions, loss_on, prompt) -> None:
     options = ["--prompt-field", "q", "--answer-field", "a", "--loss-on", loss_on, "--kind", "words", *FOUR]
-    outcome = foretell("train", questions, *options, "--training.batch-size", "27", "--out", "x").succeeds()
-    assert "rows        27 and 3, of 6 tokens" in outcome.err
+    outcome = foretell("train", questions, *options, "--training.batch-size", "54", "--out", "x").succeeds()
+    assert "rows        54 and 6, of 6 tokens" in outcome.err
     assert f"{prompt} 5* <|endoftext|>*" in rows_of(foretell, "x")
     assert f"per token of {'the answers' if loss_on == 'answer' else 'the rows'}" in outcome.out
     logged = [json.loads(line) for line in Path("x/metrics.jsonl").read_text().splitlines()]
-    assert logged[-1]["tokens"] == 4 * 27 * 5  # all that are read, also with the loss on the answer
+    assert logged[-1]["tokens"] == 4 * 54 * 5  # all that are read, also with the loss on the answer
     assert summarize(Run.open(Path("x"))).bits_per_byte is None
 
 
@@ -82,6 +82,27 @@ def test_a_run_of_rows_resumes_bit_identically_and_its_tokens_train_again(forete
     assert (
         "--loss-on all needs the texts" in foretell("train", "whole/tokens", "--rows", *QUICK, "--out", "y").last_line
     )
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_an_answer_that_is_marked_as_bad_is_not_learned(foretell, tmp_path, suffix) -> None:
+    marks = {"a": ("true", "1"), "b": ("false", ""), "c": ("", "0"), "d": ("", "")}
+    lines = [
+        f'{{"q": "{q}", "a": "x", "label": {label or "null"}, "weight": {weight or "null"}}}'
+        for q, (label, weight) in marks.items()
+    ]
+    cells = ["q,a,label,weight", *(f"{q},x,{label},{weight}" for q, (label, weight) in marks.items())]
+    (tmp_path / f"qa.{suffix}").write_text("\n".join(lines if suffix == "jsonl" else cells) + "\n")
+    options = ["--prompt-field", "q", "--answer-field", "a", "--kind", "words", *QUICK]
+    outcome = foretell("train", f"qa.{suffix}", *options, "--out", "x").succeeds()
+    assert "rows        2 and 0" in outcome.err
+    assert f"rows that are marked as not to be learned are left out: qa.{suffix}, line" in outcome.err
+
+
+def test_a_marking_field_that_is_named_as_the_answer_is_a_text(foretell, tmp_path) -> None:
+    (tmp_path / "qa.csv").write_text("q,label\nIs it?,true\nWas it?,false\n")
+    options = ["--prompt-field", "q", "--answer-field", "label", "--kind", "words", *QUICK]
+    assert "rows        2 and 0" in foretell("train", "qa.csv", *options, "--out", "x").succeeds().err
 
 
 def test_prompts_and_answers_are_learned_and_generated(foretell, tmp_path) -> None:

@@ -71,13 +71,6 @@ def test_every_line_has_its_translation(foretell, here, monkeypatch):
     assert outcome.out.splitlines() == [each["translation"] for each in objects]
 
 
-def test_input_in_another_language_is_one_warning(foretell, here):
-    (here / "lines.txt").write_text("the cat 1\nпривет, как дела?\nдо свидания\n", encoding="utf-8")
-    warned = " ".join(foretell("translate", "pairs", "lines.txt").succeeds().err.split())
-    assert "2 lines do not look like the language that pairs translates from; the first is line 2" in warned
-    assert "does not look like" not in foretell("translate", "pairs", "the cat 1").succeeds().err
-
-
 def test_a_file_is_read_by_its_option_too(foretell, here):
     (here / "lines.txt").write_text("the cat 1\n", encoding="utf-8")
     (shown,) = foretell("translate", "pairs", "lines.txt").succeeds().out.splitlines()
@@ -108,15 +101,6 @@ def test_an_evaluation_has_bleu_and_chrf(foretell, here):
     shown = foretell("evaluate", "pairs", "pairs.tsv", "--limit", "2", "--beam", "1").succeeds()
     assert "chrF" in shown.out
     assert "all references" not in shown.out  # every sentence has one
-    assert "exchange the sides" not in shown.err
-
-
-def test_an_evaluation_in_the_other_direction_is_one_warning(foretell, here, tmp_path):
-    pairs = tmp_path / "x.tsv"
-    pairs.write_text("\n".join(["le chien " * 4 + "\tthe dog", "le chat " * 4 + "\tthe cat"]), encoding="utf-8")
-    outcome = foretell("evaluate", "pairs", str(pairs), "--beam", "1").succeeds()
-    assert "2 of 2 sources do not look like" in outcome.err
-    assert "--reverse" in outcome.err
 
 
 def test_info_counts_both_stacks(foretell, here):

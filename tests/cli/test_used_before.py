@@ -26,7 +26,7 @@ def write_texts(path: Path, seed: int) -> None:
 
 
 def write_lines(path: Path, seed: int) -> None:
-    path.write_text("\n".join(words(seed + index, 9) for index in range(30)), encoding="utf-8")
+    path.write_text("\n".join(words(seed + index, 9) for index in range(60)), encoding="utf-8")
 
 
 def write_table(path: Path, seed: int) -> None:
@@ -102,6 +102,18 @@ def test_an_evaluation_states_whether_its_data_were_used(foretell, base, task):
     stated = " ".join(foretell("evaluate", "run", used, *options).succeeds().out.split())
     assert "already used: " in stated and " chose its checkpoint" in stated and "foretell evaluate RUN " in stated
     assert "already used" not in foretell("evaluate", "run", new, *options).succeeds().out
+
+
+def test_end_tokens_that_are_read_separate_texts_as_in_training(foretell):
+    texts = [words(seed, 12) for seed in range(60)]
+    Path("texts.txt").write_text("\n<|endoftext|>\n".join(texts), encoding="utf-8")
+    command = ["train", "texts.txt", "--special", "<|endoftext|>", *SMALL, *QUICK, "--out", "run"]
+    trained = foretell(*command).succeeds()
+    assert all(line.endswith(" --allow-special") for line in trained.out.splitlines()[-2:])
+    outcome = foretell("evaluate", "run", "texts.txt", "--allow-special")
+    assert "of 60 texts" in outcome.succeeds().out and "already used: " in outcome.out
+    assert sum(shares(foretell("evaluate", "run", "texts.txt", "--allow-special", "--json"))) == pytest.approx(1)
+    assert "of 1 text\n" in foretell("evaluate", "run", "texts.txt").succeeds().out
 
 
 def test_later_values_of_a_series_were_not_used_and_the_last_ones_of_its_file_were(foretell):

@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 
 import foretell as foretell_package
-from foretell.config import ModelConfig, SamplingConfig, Scheme
+from foretell.config.model import ModelConfig, Scheme
+from foretell.config.sampling import SamplingConfig
 from foretell.convert.export import export_huggingface
 from foretell.finding import find_model
 from foretell.inference.completion import DEFAULT_TOKENS

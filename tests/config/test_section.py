@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from pydantic import field_validator
 
-from foretell.config import Config, ModelConfig, SamplingConfig, Section, check_given, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import Section, check_given, make_section
+from foretell.config.training import Config
 from foretell.errors import ConfigError
 
 SIZES = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "vocab_size": 50}

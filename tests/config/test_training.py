@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.config import TrainingConfig, make_section, read_toml, training_names
+from foretell.config.section import make_section, training_names
+from foretell.config.toml import read_toml
+from foretell.config.training import TrainingConfig
 from foretell.errors import ConfigError
 
 # The section as the first version wrote it into run.json

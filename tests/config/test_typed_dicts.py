@@ -13,7 +13,9 @@ import pytest
 from pydantic import BaseModel
 
 import foretell.config
-from foretell.config import DataConfig, ModelConfig, RopeScaling, Section, TokenizerConfig, TrainingConfig
+from foretell.config.model import ModelConfig, RopeScaling
+from foretell.config.section import Section
+from foretell.config.training import DataConfig, TokenizerConfig, TrainingConfig
 from foretell.model.lora import LoRAConfig
 
 STUB = Path(foretell.config.__file__).with_name("typed_dicts.pyi")

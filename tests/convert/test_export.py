@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM
 
 import foretell
 from foretell.cli.main import run as run_command
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.convert import export
 from foretell.convert.export import export_huggingface, write_huggingface
 from foretell.convert.families import FAMILIES, QWEN3, choose_family, find_family

@@ -9,7 +9,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.config_json import meaningful, read_settings, write_settings
 from foretell.convert.families import FAMILIES, differences
 from foretell.convert.family import REQUIRED

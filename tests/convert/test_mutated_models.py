@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.export import write_huggingface
 from foretell.convert.families import find_family
 from foretell.errors import ForetellError

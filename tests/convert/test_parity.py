@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import foretell
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.convert.export import write_huggingface
 from foretell.convert.families import differences
 from foretell.convert.family import Family

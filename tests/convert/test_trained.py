@@ -22,7 +22,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.convert.export import export_huggingface
 from foretell.convert.families import GPT2, LLAMA
 from foretell.convert.family import Family, Permute, Row, Transpose, iter_ours, pairings

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.config import DataConfig
+from foretell.config.training import DataConfig
 from foretell.data import documents, sources
 from foretell.data import documents as module
 from foretell.data.documents import FileDocument, cut_position_in_bytes, describe_embedded_corpus, embedded_corpus

@@ -55,6 +55,15 @@ def test_a_row_without_a_loss_mask_has_its_first_half_as_prompt(store: TokenStor
     assert [rows.prompt(row) for row in range(4)] == [[1, 2], [5], [7], [10, 11]]
 
 
+def test_a_row_with_an_end_token_before_its_answer_has_the_text_up_to_it_as_prompt(tmp_path: Path) -> None:
+    with TokenWriter(tmp_path, "train", 100) as writer:
+        for row in ([1, 2, 3, 4, 9, 5, 9], [1, 9, 2, 3, 4, 5, 9], [1, 2, 9]):
+            writer.add_document(np.array(row), len(row))
+    write_index(tmp_path, "a tokenizer", 100, {"train": writer.record})
+    rows = RowStream.open(TokenStore.open(tmp_path), "train")
+    assert [rows.prompt(row) for row in range(3)] == [[1, 2, 3, 4, 9], [1, 9], [1]]
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 9])
 def test_every_row_comes_once_per_epoch_in_a_new_order(batch_size: int, store: TokenStore) -> None:
     order = EpochOrder("row order", seed=1, count=4)

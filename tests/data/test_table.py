@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from foretell.config import DataConfig
+from foretell.config.training import DataConfig
 from foretell.data.lines import find_file
 from foretell.data.questions import read_questions
 from foretell.data.sources import DocumentReader, read_documents

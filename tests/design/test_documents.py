@@ -48,7 +48,7 @@ def shortened(command: list[str]) -> list[str]:
     if command[1:] == ["lesson", "--check"]:  # tests/lessons checks all, some of which train for half a minute
         return [*command[:2], "smallest", "--check"]
     is_tuned = command[1] == "finetune"
-    trains = command[1] in ("train", "speedrun") and not {"--show-batch", "--verify"} & {*command}
+    trains = command[1] == "train" and "--show-batch" not in command
     if "auto" in command or not (is_tuned or trains):
         return command
     kept = list(command)

@@ -14,7 +14,7 @@ import foretell
 SOURCE = Path(foretell.__file__).parent
 # Packages and top-level files in layers; a layer imports only from the layers before it.
 LAYERS = [
-    {"allocator", "errors", "installation", "openmp", "retired", "sampling_options"},
+    {"allocator", "errors", "installation", "retired", "sampling_options"},
     {"files"},
     {"typesetting"},
     {"activations", "norms", "config", "paths", "randomness", "device", "manifest", "safetensors_header"},

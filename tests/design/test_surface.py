@@ -42,7 +42,6 @@ OPTIONS = {
     | TRAINING,
     "predict": named("column choice-column columns encoding truncate out overwrite json") | LOADING,
     "runs": named("png overwrite delete json"),
-    "speedrun": named("target minutes steps seed size set out verify dtype json"),
     "generate": named(
         "max-tokens temperature top-k top-p min-p repetition-penalty stop frequency-penalty presence-penalty "
         "prompt-file out overwrite speculate draft timings progress n logit-bias ban min-tokens no-repeat-ngram regex "
@@ -62,15 +61,14 @@ OPTIONS = {
     "forecast": named("horizon levels minimum season samples seed series column out paths plot html overwrite json")
     | SERIES_FORMAT
     | LOADING,
-    "verify": named("model positions json") | LOADING,
     "embed": named("file allow-special ids pool json") | MODEL,
     "serve": named("host port key-file no-key memory look-budget max-requests grace template open strict-fields")
     | MODEL,
     "info": named("machine names kernels verify json"),
-    "plan": named("size tokens gpus gpu price parallel checkpoint-activations context only set backtest json"),
+    "plan": named("size tokens gpus gpu parallel checkpoint-activations context only set json"),
     "explain": named(
-        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces shapley "
-        "passes seed token against with at layer file allow-special ids json"
+        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces token "
+        "against with at layer file allow-special ids json"
     )
     | LOADING,
     "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
@@ -153,8 +151,7 @@ CHOSEN = {
     "cli.finetune:finetune_chat": named("dev template truncate spell-tokens epochs lora show-batch") | TRAINING,
     "cli.chat:evaluate_chat": named("base questions limit html overwrite json") | MODEL,
     "cli.explain:explain_forecast": named(
-        "spans context passes seed series column json value html overwrite lens contributions heads ablate token at "
-        "layer"
+        "spans context series column json value html overwrite lens contributions heads ablate token at layer"
     )
     | SERIES_FORMAT
     | LOADING,

@@ -12,6 +12,7 @@ from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
 from foretell.distributed.world import current_world, disconnect
+from foretell.generation.batch_generation import continue_prompt
 from foretell.pretraining.pretrain import TextTraining
 from foretell.runs.run import Run
 from foretell.session.protocol import run_training
@@ -26,7 +27,7 @@ def part(out: str) -> None:
     else:
         print(f"restarted after the checkpoint of step {Run.open(Path(out)).last_intact().step}")
     request = scenarios.request(Path(out), parallel="fsdp", optimizer="muon")
-    run_training(TextTraining(request), Reporter(), resume=True)
+    run_training(TextTraining(request, continue_prompt), Reporter(), resume=True)
     disconnect()
 
 

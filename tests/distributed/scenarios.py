@@ -15,15 +15,17 @@ import torch
 from torch import nn
 
 from foretell.cli.main import run as run_command
-from foretell.config import ModelConfig, SamplingConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import TextDocument
 from foretell.data.loader import Loader
 from foretell.distributed.placement import freeing_gathered, replicate, shard
 from foretell.distributed.world import ALONE, World, evaluations_shared_by
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import evaluate
-from foretell.generation.batch_generation import generate
+from foretell.evaluation.loss import evaluate
+from foretell.generation.batch_generation import continue_prompt, generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
@@ -126,10 +128,14 @@ def runs(world: World) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for parallel, optimizer in (("fsdp", "muon"), ("ddp", "adamw")):
         out = folder() / f"{parallel}-{world.size}"
-        run_training(TextTraining(request(out, parallel=parallel, optimizer=optimizer)), Reporter())
+        run_training(TextTraining(request(out, parallel=parallel, optimizer=optimizer), continue_prompt), Reporter())
         again = folder() / f"{parallel}-{world.size}-again"
         world.decide(lambda out=out, again=again: forget_steps_after(out, again, 4))
-        run_training(TextTraining(request(again, parallel=parallel, optimizer=optimizer)), Reporter(), resume=True)
+        run_training(
+            TextTraining(request(again, parallel=parallel, optimizer=optimizer), continue_prompt),
+            Reporter(),
+            resume=True,
+        )
         results[parallel] = {"whole": digests(out, 6), "resumed": digests(again, 6)}
     return results
 

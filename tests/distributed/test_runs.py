@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from foretell.cli.main import run as run_command
 from foretell.errors import CheckpointError
+from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import load_model
 from foretell.loading import load
 from foretell.manifest import write_manifest
@@ -69,7 +70,11 @@ def test_a_run_is_resumed_on_one_process_within_a_bound(
     module, optimizer = scenarios(), {"fsdp": "muon", "ddp": "adamw"}[parallel]
     before, again = folder / f"{parallel}-{size}", tmp_path / "again"
     module.forget_steps_after(before, again, 4)
-    run_training(TextTraining(module.request(again, parallel=parallel, optimizer=optimizer)), Reporter(), resume=True)
+    run_training(
+        TextTraining(module.request(again, parallel=parallel, optimizer=optimizer), continue_prompt),
+        Reporter(),
+        resume=True,
+    )
     expected, actual = (load_file(run / "checkpoints/step-000006/model.safetensors") for run in (before, again))
     assert list(expected) == list(actual)
     assert max(float((expected[path] - actual[path]).abs().max()) for path in expected) < BOUND
@@ -144,7 +149,9 @@ def test_a_pickle_in_the_place_of_torchs_metadata_is_never_read(
     (directory / ".metadata").write_bytes(pickle.dumps(Malicious(mark)))
     if is_named:
         write_manifest(directory)
-    run_training(TextTraining(module.request(run, parallel="fsdp", optimizer="muon")), Reporter(), resume=True)
+    run_training(
+        TextTraining(module.request(run, parallel="fsdp", optimizer="muon"), continue_prompt), Reporter(), resume=True
+    )
     assert Run.open(run).last_intact().step == 6
     assert not mark.exists()
     pickle.loads((directory / ".metadata").read_bytes() if directory.exists() else pickle.dumps(Malicious(mark)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretell.config import DataConfig
+from foretell.config.training import DataConfig
 from foretell.data import questions
 from foretell.data.questions import Ending, Question, choose_task, first_fields, read_endings, read_questions, task_of
 from foretell.errors import ContextLengthError, DataError
@@ -248,7 +248,7 @@ def test_files_without_questions_are_refused(tmp_path: Path):
         read_questions(tmp_path / "empty.jsonl")
     with pytest.raises(DataError, match="no such file"):
         read_endings(tmp_path / "missing.jsonl")
-    (tmp_path / "e.jsonl").write_text('{"context": "a", "continuation": " "}')
+    (tmp_path / "e.jsonl").write_text('{"context": "a", "continuation": ""}')
     with pytest.raises(DataError, match="line 1: 'continuation' is empty"):
         read_endings(tmp_path / "e.jsonl")
 

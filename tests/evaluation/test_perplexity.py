@@ -128,6 +128,11 @@ def test_a_text_of_one_token_has_nothing_to_predict_without_a_start_token(model,
     assert evaluate_texts(starting, Objective(starting.decoder), ["x"]).tokens == 1
 
 
+@pytest.mark.parametrize("text", ["é", "日 x", "🐈"])
+def test_a_first_token_that_is_a_part_of_a_character_is_one_byte(model, text):
+    assert evaluate_texts(model, Objective(model.decoder), [text]).text_bytes == len(text.encode()) - 1
+
+
 @pytest.mark.parametrize("text", [" the cat", "<|endoftext|> the cat"])
 def test_a_start_token_in_a_text_is_read_once_and_is_no_byte_of_it(starting, text):
     reading = starting.reading_special()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import choose_tokens
@@ -18,11 +18,11 @@ from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, HeadSettings, Pool
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel
-from foretell.loading import Start, load_start
 from foretell.model.init import make_decoder
-from foretell.session.protocol import run_training
+from foretell.session.protocol import load_start, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
+from foretell.session.start import Start
 from foretell.text import train_tokenizer
 
 GOOD, BAD = ("great", "lovely", "fine"), ("awful", "dull", "poor")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.data.batch import PADDING
+from foretell.data.learned import NOT_LEARNED
 from foretell.errors import CheckpointError, ConfigError, DataError
 from foretell.files import sha256
 from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, pack
@@ -23,11 +24,12 @@ from foretell.finetuning.chat_tuning import DEFAULT_EPOCHS, ChatRequest, ChatTra
 from foretell.finetuning.request import FEWEST_STEPS
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
-from foretell.loading import Start, load, load_start
+from foretell.loading import load
 from foretell.model.init import make_decoder
-from foretell.session.protocol import run_training
+from foretell.session.protocol import load_start, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
+from foretell.session.start import Start
 from foretell.text import train_tokenizer
 from foretell.text.chat_template import ChatTokens
 from foretell.training.objective import Objective
@@ -99,6 +101,15 @@ def test_an_answer_that_does_not_end_is_marked_as_cut(small, tmp_path):
     document = str(result)
     assert "Answers to" in document.splitlines()[0]
     assert document.count("(cut)") == 2
+
+
+def test_an_evaluation_counts_the_rows_that_are_left_out(small, tmp_path, caplog):
+    caplog.set_level("INFO", logger="foretell")
+    path = tmp_path / "held.json"
+    rows = [{"prompt": "the cat?", "completion": "mat.", "label": label} for label in (True, False)]
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    assert evaluate_chats([small.model], [path], questions=0).figures[0].conversations == 1
+    assert f"note        {NOT_LEARNED} (1 row)" in caplog.text
 
 
 def test_conversations_that_are_cut_are_counted_for_each_model(small, tmp_path):
@@ -223,6 +234,42 @@ def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, c
     session = tune(request(small, path, tmp_path / "b", truncate=truncate, **open_data))
     assert len(session.task.train.chats) == kept
     assert "1 of 3 conversations are longer than the context" in caplog.text
+
+
+def test_conversations_that_do_not_fit_are_left_out_before_the_split(small, tmp_path, caplog):
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": f"the cat {n}?", "completion": "mat. " * (1 if n in (3, 11) else 80)} for n in range(25)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    caplog.set_level("INFO", logger="foretell")
+    one_step = {"overrides": {"training": {"steps": 1}}, "truncate": "drop"}
+    session = tune(request(small, path, tmp_path / "a", **one_step))
+    assert (len(session.task.data.train), len(session.task.data.held_out)) == (1, 1)
+    assert "23 of 25 conversations are longer than the context: left out" in caplog.text
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"none of 1 conversation \(the first: .*dev.jsonl, line 1\) has an answer within"
+    ):
+        tune(request(small, path, tmp_path / "b", dev=dev, **one_step))
+
+
+def test_an_answer_that_is_only_read_has_no_loss_and_the_same_ids(small, tmp_path):
+    def tokens(mark: int) -> ChatTokens:
+        path = tmp_path / f"{mark}.json"
+        turns = [*asked("the cat?", "mat.", weight=mark), *asked("the dog?", "log.")]
+        path.write_text(json.dumps([{"messages": turns}]), encoding="utf-8")
+        one_step = {"overrides": {"training": {"steps": 1}, "data": {"validation_fraction": 0}}}
+        return tune(request(small, path, tmp_path / f"run-{mark}", **one_step)).task.data.train[0]
+
+    read_only, learned = tokens(0), tokens(1)
+    assert read_only.ids == learned.ids
+    last = len(learned) - learned.is_answer[::-1].index(False, learned.is_answer[::-1].index(True))
+    assert read_only.is_answer == [flag and index >= last for index, flag in enumerate(learned.is_answer)]
+    assert 0 < read_only.answer_tokens < learned.answer_tokens
+
+
+def asked(question: str, answer: str, **marks: int) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer, **marks}]
 
 
 def test_a_hundredth_of_the_conversations_may_be_too_long_without_an_option(small, tmp_path, caplog):

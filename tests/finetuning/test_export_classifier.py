@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from foretell.cli.main import run
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import OutputError, UsageError
 from foretell.finetuning import export_classifier as module
 from foretell.finetuning.export_classifier import export_classifier

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.convert.peft import export_peft
 from foretell.errors import ConfigError, Interrupted
 from foretell.files import read_json
@@ -22,15 +22,16 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT, FinetuneReport, longer_advice
 from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest, make_request
 from foretell.inference.completion import generate
-from foretell.loading import Start, load
+from foretell.loading import load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import summarize
 from foretell.saved_model.part import LORA
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
+from foretell.session.start import Start
 from tests.toy import StoppedAt
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.finetuning.head import TaskObjective, new_head
 from foretell.finetuning.inputs import BatchOrder, EncodedExample, iter_by_length, make_task_batch, without_words
 from foretell.finetuning.kind import POOLS

@@ -28,21 +28,15 @@ def model(tuned: Path) -> LanguageModel:
     return load(tuned)
 
 
-@pytest.mark.parametrize("passes", [None, 64])
 @pytest.mark.parametrize(("task", "labels", "pool", "texts"), KINDS)
 def test_contributions_add_up_to_the_logit(
-    make_headed: MakeHeaded, task: str, labels: tuple[str, ...], pool: str, texts: list[str], passes: int | None
+    make_headed: MakeHeaded, task: str, labels: tuple[str, ...], pool: str, texts: list[str]
 ) -> None:
-    attribution = attribute_label(make_headed(task, labels, pool), texts, passes=passes)
+    attribution = attribute_label(make_headed(task, labels, pool), texts)
     assert attribution.total == pytest.approx(attribution.logit, abs=1e-5)
     words = sum(word.value for word in attribution.words) + attribution.special_tokens.value
     assert words + attribution.constant == pytest.approx(attribution.total)
     assert sum(part.value for part in attribution.parts) + attribution.constant == pytest.approx(attribution.total)
-    effects = attribution.effects
-    assert effects.full == pytest.approx(attribution.logit, abs=1e-6)
-    if passes:
-        assert effects.empty is not None
-        assert sum(effects.values) == pytest.approx(effects.full - effects.empty)
     assert max(map(len, str(attribution).splitlines())) <= 80
 
 
@@ -62,10 +56,9 @@ def joined(attribution: LabelAttribution, source: int) -> str:
 
 def test_the_word_that_decides_has_the_largest_effect(model: LanguageModel) -> None:
     text = "the film was awful and long"
-    for passes in (None, 64):
-        attribution = attribute_label(model, [text], passes=passes)
-        assert attribution.prediction.label == "bad"
-        assert max(attribution.words, key=lambda word: word.effect).text == " awful"
+    attribution = attribute_label(model, [text])
+    assert attribution.prediction.label == "bad"
+    assert max(attribution.words, key=lambda word: word.effect).text == " awful"
     assert joined(attribution, 0) == text
     against = attribute_label(model, [text], "bad", against="good")
     assert against.logit == pytest.approx(2 * attribution.logit)  # two labels: the mean is half way
@@ -89,43 +82,11 @@ def test_special_tokens_have_a_line_and_a_share(model: LanguageModel) -> None:
     assert f"special tokens <|start|> <|extract|>: direct {special.value:+.4f}, {special.share:.1%} of" in shown
 
 
-def test_sampled_effects_have_errors_and_add_up(model: LanguageModel) -> None:
-    text = "the film was awful and long and the play was great"
-    attribution = attribute_label(model, [text], passes=400, seed=2)
-    effects = attribution.effects
-    assert effects.empty is not None
-    assert effects.permutations == 38 and effects.passes <= 400
-    assert sum(word.effect for word in attribution.words) == pytest.approx(effects.full - effects.empty)
-    exact = attribute_label(model, [text], passes=2048)
-    assert exact.effects.permutations == 0
-    for sampled, true in zip(attribution.words, exact.words, strict=True):
-        assert sampled.error > 0 == true.error
-        assert abs(sampled.effect - true.effect) < 6 * sampled.error
-    assert "error: the standard error" in " ".join(str(attribution).split())
-    assert attribution.to_json()["effects"]["method"] == "Shapley"
-
-
-def test_a_long_text_is_divided_into_spans(make_headed: MakeHeaded) -> None:
-    text = "the film was great and long and the play was dull"
-    attribution = attribute_label(make_headed("classify", ("a", "b")), [text], passes=20)
-    assert attribution.unit == "span of 3 words"
-    assert [word.text for word in attribution.words] == [
-        "the film was",
-        " great and long",
-        " and the play",
-        " was dull",
-    ]
-    assert "by span of 3 words" in str(attribution)
-    with pytest.raises(UsageError, match="passes 3 is too few for Shapley values; give at least 4"):
-        attribute_label(make_headed("entailment", ("a", "b")), ["the film was", "great"], passes=3)
-
-
 @pytest.mark.parametrize("pool", ["mean", "last"])
 def test_a_text_without_any_word_is_a_vector_of_zeros(make_headed: MakeHeaded, pool: str) -> None:
     number = make_headed("regress", pool=pool, mean=2.5, deviation=0.5)
-    effects = attribute_label(number, ["film"], passes=2).effects
-    assert effects.empty == 2.5
-    assert effects.values == pytest.approx([effects.full - 2.5])
+    attribution = attribute_label(number, ["film"])
+    assert [word.effect for word in attribution.words] == pytest.approx([attribution.logit - 2.5])
 
 
 def test_pieces_are_tokens(start, make_headed: MakeHeaded) -> None:

@@ -19,9 +19,10 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import baseline_advice, longer_advice
 from foretell.finetuning.request import GPT1, FinetuneRequest, untrained
 from foretell.finetuning.tag_kind import TagKind
-from foretell.loading import Start, load
+from foretell.loading import load
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
+from foretell.session.start import Start
 from tests.toy import StoppedAt
 
 

@@ -47,27 +47,61 @@ LAYOUTS = {
     "compact dates without a header": ("20200101,1\n20200102,2\n", {"y": [1, 2]}, "20200101"),
     "semicolons and decimal commas": ("01.02.2020;1,5\n13.02.2020;1.234,25\n", {"y": [1.5, 1234.25]}, "01.02.2020"),
     "thousands": ('ds,y\n1,"1,234.5"\n2,"2,000"\n', {"y": [1234.5, 2000]}, "1"),
-    "tabs in a file for commas": ("ds\ty\nJan 2000\t1\nFeb 2000\t2\n", {"y": [1, 2]}, "Jan 2000"),
+    "tabs in a file for commas": ("ds\ty\n2000-01\t1\n2000-02\t2\n", {"y": [1, 2]}, "2000-01"),
     "rows with times in the header": ("name,2020-01,2020-02\na,1,2\nb,3,4\n", {"a": [1, 2], "b": [3, 4]}, "2020-01"),
     "rows with years in the header": ("name,1999,2000\na,1,2\nb,3,4\n", {"a": [1, 2], "b": [3, 4]}, "1999"),
     "rows without a header": ("a,1,2,5\nb,3,4,5\n", {"a": [1, 2, 5], "b": [3, 4, 5]}, "1"),
     "numbers like dates next to steps": ("step,rate\n0,1.1061\n1,1.1994\n", {"rate": [1.1061, 1.1994]}, "0"),
     "numbers like dates next to years": ("Year,rate\n1999,1.1061\n2000,1.1994\n", {"rate": [1.1061, 1.1994]}, "1999"),
     "numbers like dates alone": ("rate\n1.1994\n1.2001\n", {"rate": [1.1994, 1.2001]}, "1"),
-    "dates like numbers": ("Monat,Wert\n1.1994,5\n2.1994,6\n", {"Wert": [5, 6]}, "1.1994"),
     "an index of pandas": (",date,v\n0,2024-01-01,5\n1,2024-01-02,6\n", {"v": [5, 6]}, "2024-01-01"),
     "an index of pandas without times": (",v\n0,5\n1,6\n2,9\n", {"v": [5, 6, 9]}, "1"),
     "thousands after spaces": ("ds;y\n1;2 904,98\n2;−1 000,5\n", {"y": [2904.98, -1000.5]}, "1"),
     "thousands after apostrophes": ("ds;y\n1;1'101.50\n2;1’000\n", {"y": [1101.5, 1000]}, "1"),
     "three decimals between commas": ("ds,y\n1,1.101\n2,1.234\n", {"y": [1.101, 1.234]}, "1"),
     "years in another language": ("Jahr,Umsatz\n1999,5\n2000,6\n", {"Umsatz": [5, 6]}, "1999"),
-    "short quarters": ("quarter,gdp\n4Q19,1\n1Q20,2\n", {"gdp": [1, 2]}, "4Q19"),
     "one value next to others": (
         "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\nb,2024-01-05,7\n",
         {"a": [1, 2], "b": [7]},
         "2024-01-01",
     ),
 }
+
+
+DATED = {
+    "%b %Y": ("Monat,a,b\nJan 2000,1,5\nFeb 2000,2,6\n", {"a": [1, 2], "b": [5, 6]}, "Jan 2000"),
+    "%Y/%m/%d": ("2024/05/30,1,5\n2024/05/31,2,6\n", {"y1": [1, 2], "y2": [5, 6]}, "2024/05/30"),
+    "%b-%y": ("name,Jan-49,Feb-49\na,1,2\nb,5,6\n", {"a": [1, 2], "b": [5, 6]}, "Jan-49"),
+    "FY %Y": ("name,FY 2019,FY 2020\na,1,2\nb,5,6\n", {"a": [1, 2], "b": [5, 6]}, "FY 2019"),
+    "%d.%m.%y": ("Tag,a,b\n30.12.99,1,5\n31.12.99,2,6\n", {"a": [1, 2], "b": [5, 6]}, "30.12.99"),
+    "%-m.%Y": ("Monat,Wert\n1.1994,5\n2.1994,6\n", {"Wert": [5, 6]}, "1.1994"),
+    "%qQ%y": ("quarter,gdp\n4Q19,1\n1Q20,2\n", {"gdp": [1, 2]}, "4Q19"),
+    "%d %b %Y": (
+        "shop,when,sold\nA,30 Jan 2000,1\nA,31 Jan 2000,2\nB,30 Jan 2000,5\nB,31 Jan 2000,6\n",
+        {"A": [1, 2], "B": [5, 6]},
+        "30 Jan 2000",
+    ),
+}
+
+
+@pytest.mark.parametrize(("date_format", "case"), DATED.items(), ids=DATED)
+def test_dates_of_another_form_are_an_error_that_names_the_option_which_reads_them(date_format, case, tmp_path):
+    content, expected, first = case
+    path = tmp_path / "x.csv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match="date_format"):
+        read_series(path)
+    series, resolved = read_series_data(path, given=SeriesFormat(date_format=date_format))
+    assert {each.unique_id: each.values.tolist() for each in series} == expected
+    assert (series[0].timeline.text(0), resolved.date_format) == (first, date_format)
+    assert read_series_data(path, remembered=resolved)[1] == resolved
+
+
+@pytest.mark.parametrize("names", ["Y1 Y22", "store-1 store-2", "1.5-litre 2.0-litre", "GDP-2000 GDP"])
+def test_names_of_rows_are_not_taken_for_dates(names, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("".join(f"{name},1,2,5\n" for name in names.split()), encoding="utf-8")
+    assert [each.unique_id for each in read_series(path)] == names.split()
 
 
 @pytest.mark.parametrize(("content", "expected", "first"), LAYOUTS.values(), ids=LAYOUTS)
@@ -200,7 +234,7 @@ REFUSED = {
         "ds,y\n" + "".join(f"2024-01-{day:02} {hour:02}:00,1\n" for day in range(1, 9) for hour in (9, 10, 11)),
         "147 of 171 are absent; give equally spaced values, or leave out the column of times",
     ),
-    "names of months": ("ds,y\nJan 2015,1\nMär 2015,2\n", "line 3: 'Mär 2015' .* with English names of months"),
+    "names of months": ("ds,y\nJan 2015,1\nMär 2015,2\n", "line 2: 'Jan 2015' is not a time; .*date_format '%d %b %Y'"),
     "percent in two columns": ("ds,a,b\n1,28.7%,1\n2,25.7%,2\n", "'28.7%' is not a number; write numbers without %"),
     "a column of texts": (
         "date,S0,S1,weekday\n2023-01-01,1,5,Sunday\n2023-01-02,2,6,Monday\n",

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.forecasting.task import OrdinalLosses
 from foretell.model.init import make_decoder
 

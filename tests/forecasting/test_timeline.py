@@ -27,20 +27,32 @@ TIMES = {
     "points": (["30.12.2023", "31.12.2023"], "1 day", 7, "01.01.2024"),
     "slashes, month first": (["12/30/2023", "12/31/2023"], "1 day", 7, "01/01/2024"),
     "slashes, day first, no zeros": (["30/9/2023", "1/10/2023"], "1 day", 7, "2/10/2023"),
-    "two digits of the year": (["30.12.99", "31.12.99"], "1 day", 7, "01.01.00"),
     "named quarters": (["2023Q3", "2023Q4"], "3 months", 4, "2024Q1"),
     "ISO weeks": (["2020-W52", "2020-W53"], "1 week", 52, "2021-W01"),
-    "quarters with a hyphen": (["2023-Q3", "2023-Q4"], "3 months", 4, "2024-Q1"),
-    "named months": (["Nov 1999", "Dec 1999"], "1 month", 12, "Jan 2000"),
-    "long names of months": (["March 2000", "June 2000"], "3 months", 4, "September 2000"),
-    "days with names of months": (["30 Jan 2000", "31 Jan 2000"], "1 day", 7, "01 Feb 2000"),
     "UTC": (["2024-01-01T22:00:00Z", "2024-01-01T23:00:00Z"], "1 hour", 24, "2024-01-02T00:00:00Z"),
     "an offset": (["01.01.2024 23:00 +0530", "02.01.2024 00:00 +0530"], "1 hour", 24, "02.01.2024 01:00 +0530"),
     "an hour of one digit": (["1/30/2024 9:00", "1/30/2024 10:00"], "1 hour", 24, "1/30/2024 11:00"),
-    "half days": (["12/30/2023 11:00 PM", "12/31/2023 12:00 AM"], "1 hour", 24, "12/31/2023 01:00 AM"),
-    "an hour before noon": (["2023-12-31 10:30:00AM", "2023-12-31 11:30:00AM"], "1 hour", 24, "2023-12-31 12:30:00PM"),
-    "half days, one digit": (["1/30/2024 11:00 PM", "1/31/2024 1:00 AM"], "2 hours", None, "1/31/2024 3:00 AM"),
     "zeros of a second": (["2024-01-01 22:00:00.00", "2024-01-01 23:00:00.00"], "1 hour", 24, "2024-01-02 00:00:00.00"),
+}
+
+
+GIVEN = {
+    "%d.%m.%y": (["30.12.99", "31.12.99"], "01.01.00"),
+    "%Y/%m/%d": (["2023/12/30", "2023/12/31"], "2024/01/01"),
+    "%Y-Q%q": (["2023-Q3", "2023-Q4"], "2024-Q1"),
+    "%qQ%y": (["3Q23", "4Q23"], "1Q24"),
+    "%b %Y": (["Nov 1999", "Dec 1999"], "Jan 2000"),
+    "%B %Y": (["March 2000", "June 2000"], "September 2000"),
+    "%d %b %Y": (["30 Jan 2000", "31 Jan 2000"], "01 Feb 2000"),
+    "%-m.%Y": (["11.1994", "12.1994"], "1.1995"),
+    "FY %Y": (["FY 2019", "FY 2020"], "FY 2021"),
+    "%a %d.%m.%Y": (["Sun 31.12.2023", "Mon 01.01.2024"], "Tue 02.01.2024"),
+    "week %V of %G": (["week 52 of 2020", "week 53 of 2020"], "week 01 of 2021"),
+    "%Y-%j": (["2023-364", "2023-365"], "2024-001"),
+    "%Y%m%dT%H%M%S%z": (["20240101T220000Z", "20240101T230000Z"], "20240102T000000Z"),
+    "%m/%d/%Y %I:%M %p": (["12/30/2023 11:00 PM", "12/31/2023 12:00 AM"], "12/31/2023 01:00 AM"),
+    "%Y-%m-%d %I:%M:%S%p": (["2023-12-31 10:30:00AM", "2023-12-31 11:30:00AM"], "2023-12-31 12:30:00PM"),
+    "%-m/%d/%Y %-I:%M %p": (["1/30/2024 11:00 PM", "1/31/2024 1:00 AM"], "1/31/2024 3:00 AM"),
 }
 
 
@@ -51,6 +63,16 @@ def test_times_are_continued_in_their_own_form(times, frequency, season, followi
     assert (timeline.frequency, timeline.season) == (frequency, season)
     assert [timeline.text(index) for index in range(len(times) + 1)] == [*times, following]
     assert timeline.moved(1).text(0) == times[1]
+
+
+@pytest.mark.parametrize(("date_format", "case"), GIVEN.items(), ids=GIVEN)
+def test_a_given_format_reads_and_continues_what_none_of_the_known_ones_reads(date_format, case):
+    times, following = case
+    places = {time: f"line {index}" for index, time in enumerate(times, 2)}
+    with pytest.raises(DataError, match="line 2: .* is not a time; .* date_format"):
+        choose_date_format(places)
+    timeline, _ = find_timeline(times, "x", choose_date_format(places, given=date_format))
+    assert [timeline.text(index) for index in range(len(times) + 1)] == [*times, following]
 
 
 def test_a_change_of_daylight_saving_is_neither_a_gap_nor_a_second_value():
@@ -100,14 +122,36 @@ def test_a_remembered_format_decides_between_two_readings():
 def test_a_given_format_must_fit():
     with pytest.raises(DataError, match="line 2: '2020-01-01' is not a time in the format %d.%m.%Y"):
         choose_date_format({"2020-01-01": "line 2"}, given="%d.%m.%Y")
-    for wrong in ("%Q", "day", "%d %d", "%Y-%m-%d %I:%M", "%Y-%m-%d %H:%M %p"):
+    for wrong in (
+        *("%Q", "day", "%d %d", "%Y %", "%Y-%m-%d %I:%M", "%Y-%m-%d %H:%M %p"),
+        *("%d.%m.", "%H:%M", "%Y-%U", "%Y-W%V"),
+    ):
         with pytest.raises(UsageError, match="date_format '"):
             choose_date_format({"2020-01-01": "line 2"}, given=wrong)
 
 
 def test_a_day_that_does_not_exist_is_named_with_its_line():
-    with pytest.raises(DataError, match="line 9: '2023-02-29' does not exist"):
+    with pytest.raises(DataError, match="line 9: '2023-02-29' is not in .*, or does not exist"):
         choose_date_format({"1970-01-01": "line 2", "2023-02-29": "line 9"})
+
+
+def test_a_given_format_reads_numbers_without_zeros_unless_no_mark_separates_them():
+    assert choose_date_format({"1.5.2024": "line 2", "01.06.2024": "line 3"}, given="%d.%m.%Y") == "%d.%m.%Y"
+    with pytest.raises(DataError, match="'202411' is not a time in the format %Y%m%d"):
+        choose_date_format({"202411": "line 2"}, given="%Y%m%d")
+    assert choose_date_format({"202411": "line 2"}, remembered="%Y%m%d") == "number"
+
+
+def test_fractions_of_a_second_are_refused_and_not_cut_off():
+    with pytest.raises(DataError, match=r"'2024-01-01 00:00:00.5' is not a time"):
+        choose_date_format({"2024-01-01 00:00:00.5": "line 2"}, given="%Y-%m-%d %H:%M:%S.%f")
+
+
+def test_no_time_after_the_year_9999_is_written():
+    timeline, _ = find_timeline(["9999-10", "9999-11"], "x")
+    assert timeline.text(2) == "9999-12"
+    with pytest.raises(DataError, match="after the year 9999"):
+        timeline.text(3)
 
 
 def test_the_order_of_rows_does_not_matter_and_absent_times_leave_a_gap():
@@ -128,7 +172,7 @@ def test_the_order_of_rows_does_not_matter_and_absent_times_leave_a_gap():
         (["2024-01-01", "01/02/2024"], "'01/02/2024' is not in the format of '2024-01-01'"),
         (["yesterday", "today"], "'yesterday' is not a time; .* date_format"),
         (["2024-01-01", "2024-13-01"], "'2024-13-01' is not in the format"),
-        (["2024-02-29", "2023-02-29"], "'2023-02-29' does not exist"),
+        (["2024-02-29", "2023-02-29"], "'2023-02-29' is not in the format of .* or does not exist"),
         (["2024-10-27 02:00", "2024-10-27 02:00"], "occurs twice; .* with their offset"),
     ],
 )

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.errors import ContextLengthError, ForetellError, UsageError
 from foretell.generation.batch_generation import generate
 from foretell.generation.engine import Engine

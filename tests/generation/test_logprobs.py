@@ -173,7 +173,8 @@ def test_log_probabilities_of_a_full_context_take_little_memory() -> None:
     """All at once they would take 1,023 times 50,257 numbers of 8 bytes, 392 MiB, and as much again for the softmax."""
     code = """
 import resource
-from foretell.config import ModelConfig, SamplingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Rules, Sequence

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import CheckpointError, Interrupted, UsageError
 from foretell.generation.batch_generation import run
 from foretell.generation.filters import Prefixes

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.generation import recorded_step
 from foretell.generation.batch_generation import generate, make_scheduler, run
 from foretell.generation.engine import Engine

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import CheckpointError, UsageError
 from foretell.generation import sampling
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.errors import ContextLengthError, UsageError
 from foretell.generation import scheduler as scheduler_module
 from foretell.generation.admission import ReadingPace

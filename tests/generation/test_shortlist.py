@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.generation.filters import DISTANCES, KEEP, Prefix, make_filters, odds
 
 SETTINGS = {

@@ -25,10 +25,15 @@ def model() -> LanguageModel:
 
 
 def test_the_probabilities_of_all_texts_of_a_length_add_up_to_one(model: LanguageModel) -> None:
-    texts = [" ".join(words) for words in product(model.tokenizer.pieces(range(4)), repeat=LENGTH)]
-    scores = [score(model, text) for text in texts]
-    assert all(len(result.tokens) == LENGTH for result in scores)
-    assert sum(math.exp(result.logprob) for result in scores) == pytest.approx(1, abs=1e-9)
+    """A text that begins with the start token gets no second one, so its score is that of the words after it."""
+    words = model.tokenizer.pieces(range(4))
+    texts = {first: [" ".join([first, *rest]) for rest in product(words, repeat=LENGTH - 1)] for first in words}
+    sums = {first: sum(math.exp(score(model, text).logprob) for text in texts[first]) for first in words}
+    assert len(score(model, texts["how"][0]).tokens) == LENGTH
+    with torch.no_grad():
+        start = float(model.decoder(torch.tensor([[3]]))[0, 0].double().softmax(-1)[3])  # P(<EOS>) after <EOS>
+    assert sums.pop("<EOS>") == pytest.approx(1, abs=1e-9)
+    assert sum(sums.values()) + start == pytest.approx(1, abs=1e-7)
 
 
 def test_a_score_is_the_product_of_the_conditional_probabilities(model: LanguageModel) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel

@@ -8,12 +8,12 @@ import re
 import pytest
 
 import foretell
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, TokenizerError, UsageError
 from foretell.generation import batch_generation
 from foretell.inference.completion import Completion, generate, make_completer, make_sampling, stream
 from foretell.inference.query import next_tokens
-from foretell.insight.explain.explain_value import explain
+from foretell.insight.explain.explain_address import explain
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load

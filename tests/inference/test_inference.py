@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import UsageError
 from foretell.inference import query
 from foretell.inference.completion import Completer, generate

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
 from foretell.inference.query import next_tokens, score
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.explain.walk import walk
 from foretell.language_model import LanguageModel
 from foretell.model import decoder as decoder_module

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import foretell
 from foretell.cli.main import run
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import CheckpointError
 from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
 from foretell.evaluation.perplexity import evaluate_texts

@@ -56,10 +56,11 @@ def test_next_tokens_and_the_embedding_include_the_start_token(model, plain):
     assert embed(model, "the") != embed(plain, "the")
 
 
-def test_an_empty_text_has_next_tokens_after_the_start_token_but_no_score(model, plain):
+@pytest.mark.parametrize("ask", [score, embed])
+def test_an_empty_text_has_next_tokens_after_the_start_token_but_no_score_and_no_vector(model, plain, ask):
     assert next_tokens(model, "")[0].context == "<s>"
     with pytest.raises(UsageError, match="empty"):
-        score(model, "")
+        ask(model, "")
     with pytest.raises(UsageError, match="empty"):
         next_tokens(plain, "")
 

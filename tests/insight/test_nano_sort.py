@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.families import GPT2
 from foretell.convert.family import Family, Transpose, iter_ours
 from foretell.insight.trace import Trace

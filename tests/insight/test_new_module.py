@@ -18,8 +18,9 @@ from foretell.errors import ConfigError, UsageError
 from foretell.insight.attribution.ablation import ablate
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.attribution.head_patterns import head_patterns
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.explain.explain_layers import read_vector
-from foretell.insight.explain.explain_value import EXPLAINERS, explain_value
+from foretell.insight.explain.explain_value import EXPLAINERS
 from foretell.insight.explain.steps import Remark, Working
 from foretell.insight.explain.walk import walk
 from foretell.insight.page.write_page import page_html

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import ConfigError, DataError
 from foretell.generation.batch_generation import generate
 from foretell.generation.filters import Prefix

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError
 from foretell.insight.replacement import Replacement, without_heads
 from foretell.insight.trace import Trace, trace_names

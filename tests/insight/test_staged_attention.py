@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.insight.replacement import ATTENTION_BOUND, mix
 from foretell.insight.trace import Trace, trace_names
 from foretell.model.decoder import Decoder

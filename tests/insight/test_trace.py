@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.data.batch import Batch
 from foretell.errors import UsageError
 from foretell.generation.batch_generation import generate

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 from safetensors.torch import load_file, save_file
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.lessons import trained
 from foretell.lessons.lesson import FigureCheck, Lesson, train_on
 from foretell.lessons.registry import make_lesson

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.inference.query import next_tokens
 from foretell.language_model import save_model

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from tests.toy import LLAMA, TINY, with_large_weights

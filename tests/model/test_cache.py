@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError
 from foretell.model.cache import CachedKVView, KVCache
 from foretell.model.decoder import Decoder

@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin
 
 import pytest
 
-from foretell.config import Bias, DropoutRates, ModelConfig, RopeScaling
+from foretell.config.model import Bias, DropoutRates, ModelConfig, RopeScaling
 
 
 def literal_choices() -> list[tuple[str, object]]:

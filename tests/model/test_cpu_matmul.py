@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from foretell.config import ModelConfig, SamplingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.device import multiplies_bfloat16
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
@@ -18,7 +19,7 @@ from foretell.model.kernels import cpu_matmul
 from foretell.model.kernels.cpu_matmul import MIN_ROWS, ROWS_AT_ONCE, CPULinear, OneDNNLinear, linear
 from foretell.model.quantized_linear import Int4Linear, Int8Linear, QuantizedLinear
 from foretell.model.surgery import copy_with, recast
-from foretell.training.objective import make_objective
+from foretell.training.execution import make_objective
 
 CONFIG = ModelConfig(num_layers=1, num_heads=2, width=32, context_length=64, vocab_size=11)
 

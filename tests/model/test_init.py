@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder, with_vocabulary
 from foretell.model.presets import preset_config

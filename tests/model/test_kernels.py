@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder

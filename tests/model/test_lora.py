@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import make_batch, pad
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.language_model import load_model

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.mask import EMPTY, Mask

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.attention import Attention
 from foretell.model.cross_attention import RotatedCrossAttention
 from foretell.model.memory_cache import MemoryKVView

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.model.position import RotaryPosition, SinusoidalPosition, rotate_heads
 from tests.model.conftest import AssertSame
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.errors import ConfigError, UsageError
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import empty_decoder, make_decoder

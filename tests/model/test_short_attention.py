@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.model.attention import EagerAttention
 from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.model.kernels import short_attention

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from foretell.activations import ACTIVATIONS
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.errors import UsageError
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.filters import Prefixes

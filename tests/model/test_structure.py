@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.data.batch import make_batch
 from foretell.errors import UsageError
 from foretell.model import init
@@ -18,7 +18,7 @@ from foretell.model.init import empty_decoder
 from foretell.model.norm import LayerNorm
 from foretell.model.structure import Source, Structure, model_structure, size_of
 from foretell.model.surgery import replace
-from foretell.training.objective import make_objective
+from foretell.training.execution import make_objective
 
 B, T = 3, 6
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError
 from foretell.model.attention import EagerAttention
 from foretell.model.dropout import Dropout

@@ -10,7 +10,9 @@ import torch
 
 pytest.importorskip("numba")
 
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.errors import UsageError
 from foretell.generation.batch_generation import generate
 from foretell.generation.engine import Engine

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token
 from foretell.planning import estimate

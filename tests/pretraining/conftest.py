@@ -23,6 +23,7 @@ import torch
 from foretell import safetensors_files
 from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
+from foretell.generation.batch_generation import continue_prompt
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.runs.record import MEASURED
@@ -83,7 +84,7 @@ def tiny_request(out: Path, **training: Any) -> TextRequest:
 def train(out: Path, **training: Any) -> list[str]:
     """Start or resume the tiny run; returns the lines of the log."""
     with Lines() as log:
-        run_training(TextTraining(tiny_request(out, **training)), Reporter(), resume=True)
+        run_training(TextTraining(tiny_request(out, **training), continue_prompt), Reporter(), resume=True)
     return log.lines
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.data.batch import make_batch
 from foretell.device import memory_of, system_text
 from foretell.errors import (
@@ -29,6 +30,7 @@ from foretell.errors import (
     OutputError,
     TrainingError,
 )
+from foretell.generation.batch_generation import continue_prompt
 from foretell.manifest import write_manifest
 from foretell.model.cost import saved_bytes_per_token
 from foretell.model.decoder import check_logits
@@ -146,7 +148,7 @@ def test_a_model_too_large_for_any_machine_is_refused_at_once(tiny: Any, tmp_pat
     object.__setattr__(request, "size", "gpt3-175b")
     object.__setattr__(request, "overrides", {"training": {"steps": 1}})
 
-    error = failure(lambda: run_training(TextTraining(request), Reporter()))
+    error = failure(lambda: run_training(TextTraining(request, continue_prompt), Reporter()))
     assert "173,986,713,600 parameters need 2.8 TB for weights, gradients and optimizer" in str(error)
     assert "take a smaller size" in str(error)
     assert not (tmp_path / "x").exists()

@@ -9,8 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from foretell.config import Config, ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import Config, TrainingConfig
 from foretell.errors import ConfigError, DataError
+from foretell.generation.batch_generation import continue_prompt
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
@@ -18,8 +21,8 @@ from foretell.planning.estimate import DeviceMemory, state_parts, total, trainin
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (
-    DROPOUT_BY_EPOCHS,
-    MOST_EPOCHS,
+    GENERALISE,
+    MEMORISE,
     Facts,
     RowFacts,
     in_times,
@@ -28,7 +31,7 @@ from foretell.pretraining.resolve import (
 )
 from foretell.pretraining.tokens import TokenizedText
 from foretell.session.declaration import ChosenConfig, Machine
-from foretell.session.machine import Footprint, check_fits
+from foretell.session.fit import Footprint, check_fits
 from foretell.session.request import default_dropout
 from foretell.text.tokenizer_training import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step
@@ -36,14 +39,14 @@ from foretell.weight_shapes import weight_shapes
 
 
 def test_steps_fill_the_given_minutes():
-    steps, reason = steps_for_text(100_000, 2048, 3.0, 2.0, 20_480)
+    steps, reason = steps_for_text(Facts(512, 100_000), 2048, 3.0, 2.0, 20_480)
     assert steps == 1200
     assert "2 of 3 minutes at 20,480 tokens/s, as an estimate" in reason
 
 
 def test_without_minutes_the_text_is_not_read_too_often():
-    steps, reason = steps_for_text(100_000, 1000, None, 10.0, 10**9)
-    assert steps == MOST_EPOCHS * 100
+    steps, reason = steps_for_text(Facts(512, 100_000), 1000, None, 10.0, 10**9)
+    assert steps == GENERALISE.most_epochs * 100
     assert "memorise" in reason
 
 
@@ -52,10 +55,10 @@ def test_a_part_of_a_text_is_not_zero_times():
 
 
 def test_the_more_often_a_text_is_read_the_more_is_dropped():
-    rates = [default_dropout(epochs, DROPOUT_BY_EPOCHS)["residual"] for epochs in (0.5, 5, 50)]
+    rates = [default_dropout(epochs, GENERALISE.dropout_by_epochs)["residual"] for epochs in (0.5, 5, 50)]
     assert rates == sorted(rates)
     assert rates[0] == 0
-    assert all(default_dropout(epochs, DROPOUT_BY_EPOCHS)["attention"] == 0 for epochs in (0.5, 5, 50))
+    assert all(default_dropout(epochs, GENERALISE.dropout_by_epochs)["attention"] == 0 for epochs in (0.5, 5, 50))
 
 
 @pytest.mark.parametrize(("size", "entries"), [(1_000, 512), (373_164, 512), (1_003_856, 2048), (10**9, 16_384)])
@@ -92,7 +95,7 @@ class KnownTraining(TextTraining):
     """The choices for a text and a machine of which everything is known."""
 
     def __init__(self, request: TextRequest, known: Known):
-        super().__init__(request)
+        super().__init__(request, continue_prompt)
         self.known = known
 
     def facts(self, data: Any) -> Facts:
@@ -150,6 +153,19 @@ def of_rows(longest: int) -> Known:
     return Known(Facts(512, 10**5, RowFacts(500, longest, "rows.csv, line 7")))
 
 
+@pytest.mark.parametrize(
+    ("count", "held_out", "by_heart"), [(2, 0, True), (49, 0, True), (50, 0, False), (45, 5, False)]
+)
+def test_a_handful_of_rows_is_learned_by_heart(count: int, held_out: int, by_heart: bool) -> None:
+    rows = Known(Facts(283, 10 * count, RowFacts(count, 10, "rows.txt, line 1", held_out)))
+    chosen = resolve(request(size="toy", overrides={"data": {"rows": True}}), rows)
+    assert (chosen.config.model.dropout.residual == 0) == by_heart
+    assert (chosen.config.training.steps >= MEMORISE.fewest_steps) == by_heart
+    assert (MEMORISE.reason in chosen.reasons[0]) == by_heart
+    given = resolve(request(size="toy", overrides={"training": {"steps": 7}, "model": {"dropout": 0.3}}), rows)
+    assert (given.config.training.steps, given.config.model.dropout.residual) == (7, 0.3)
+
+
 def test_the_context_of_a_new_model_fits_the_longest_row() -> None:
     rows: dict[str, Any] = {"size": "toy", "overrides": {"data": {"rows": True}, "training": {"steps": 5}}}
     short, long = (resolve(request(**rows), of_rows(longest)) for longest in (20, 301))
@@ -176,7 +192,7 @@ def test_a_text_shorter_than_a_context_is_refused() -> None:
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_speed_is_measured() -> None:
-    training = TextTraining(request(size="tiny"))
+    training = TextTraining(request(size="tiny"), continue_prompt)
     config = resolve_config(training.request, Facts(512, 10**6), "tiny")
     small = Machine(torch.device("cpu"), torch.float32, DeviceMemory("cpu", 10**5))
     with pytest.raises(ConfigError, match="cpu memory is 100 kB"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from foretell.generation.batch_generation import continue_prompt
 from foretell.pretraining.pretrain import TextTraining
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.session.protocol import resume_session
@@ -35,7 +36,7 @@ def halfway(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def about_to_save(tiny: Any, halfway: Path, tmp_path_factory: pytest.TempPathFactory) -> Session:
     """In memory after step four, on the disk after step two."""
     out = fresh(halfway, tmp_path_factory.mktemp("saving") / "run")
-    session = resume_session(TextTraining(tiny.request(out)), Reporter())
+    session = resume_session(TextTraining(tiny.request(out), continue_prompt), Reporter())
     train(
         session.task.objective,
         session.optimizer,

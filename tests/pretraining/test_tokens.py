@@ -16,16 +16,19 @@ from typing import Any
 
 import pytest
 
-from foretell.config import Config, DataConfig, TokenizerConfig, TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import Config, DataConfig, TokenizerConfig, TrainingConfig
 from foretell.data import documents, sources
 from foretell.data.documents import Document
 from foretell.data.sources import read_documents
 from foretell.errors import TokenizerError
+from foretell.generation.batch_generation import continue_prompt
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.pretraining import encoding, tokens
+from foretell.pretraining.sources import make_source
 from foretell.pretraining.task import Prompts, TextTask
-from foretell.pretraining.tokens import make_source, spread_sample, tokenize_text
+from foretell.pretraining.tokens import spread_sample, tokenize_text
 from foretell.runs.run import Run
 from foretell.runs.summary import bits_per_byte, read_held_out
 from foretell.session.reporter import Reporter
@@ -83,7 +86,7 @@ def test_a_loss_has_bits_per_byte_unless_tokens_leave_out_bytes(
     text = tokenize_text(lambda: read_documents([file]), config, DataConfig(), run.tokens, Reporter())
     training = TrainingConfig(steps=1, batch_size=1)
     shape = preset_config("toy", vocab_size=text.tokenizer.vocab_size)
-    task = TextTask(Config(model=shape, training=training), text, make_decoder(shape, seed=1), {})
+    task = TextTask(Config(model=shape, training=training), text, make_decoder(shape, seed=1), {}, continue_prompt)
     assert words in task.describe_loss(1.0)
     assert (bits_per_byte(1.0, read_held_out(run)) is None) == (kind == "words")
 
@@ -106,7 +109,7 @@ def test_every_document_is_between_the_start_and_the_end_token(tmp_path: Path) -
     first, second = ([start, *text.encode(), plain.end_id] for text in texts.values())
     assert stream.read(0, len(stream)).tolist() == first + second
     assert stream.document_starts.tolist() == [0, len(first)]
-    prompts = Prompts(("the",), [], tokenizer, context_length=8)
+    prompts = Prompts(("the",), [], tokenizer, 8, continue_prompt)
     assert prompts.prompts == [tokenizer.encode_input("the")] == [[start, *b"the"]]
 
 

@@ -15,7 +15,9 @@ import pytest
 import torch
 
 from foretell import safetensors_files
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import make_batch
 from foretell.language_model import save_model
 from foretell.model.decoder import Decoder

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import CheckpointError, OutputError
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder

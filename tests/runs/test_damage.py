@@ -17,6 +17,7 @@ import pytest
 
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError, ForetellError, OutputError
+from foretell.generation.batch_generation import continue_prompt
 from foretell.loading import load
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
@@ -46,7 +47,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         device="cpu",
         overrides=sections,
     )
-    run_training(TextTraining(request), Reporter())
+    run_training(TextTraining(request, continue_prompt), Reporter())
     shutil.rmtree(out / "checkpoints" / "step-000008")
     Run(out).metrics.keep(lambda line: line["step"] <= 4)
     return out
@@ -61,7 +62,9 @@ def run(unfinished: Path, tmp_path: Path) -> Run:
 
 def resume(run: Run) -> None:
     run_training(
-        TextTraining(TextRequest(source=list, names=[], out=run.directory, device="cpu")), Reporter(), resume=True
+        TextTraining(TextRequest(source=list, names=[], out=run.directory, device="cpu"), continue_prompt),
+        Reporter(),
+        resume=True,
     )
 
 

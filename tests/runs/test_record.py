@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from foretell.config import TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.errors import CheckpointError
 from foretell.runs.record import configuration_digest, read_record, write_record
 

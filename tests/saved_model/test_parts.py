@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import CheckpointError, UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder

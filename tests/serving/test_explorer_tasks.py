@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import choose_tokens
 from foretell.finetuning.label_attribution import attribute_label, outcomes_of
@@ -23,7 +23,7 @@ from foretell.forecasting.codec import CodecConfig, SeriesCodec, SeriesCodecPart
 from foretell.forecasting.forecaster import PART, as_forecaster
 from foretell.forecasting.span_effects import next_probabilities
 from foretell.forecasting.value_model import ValueModel, reading_values, value_text
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.page.contributions import outcome_parts
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.trace import Trace
 from tests.serving.conftest import click_on, scroll_through, settled
 

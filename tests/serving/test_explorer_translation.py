@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.insight.address import one_row
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
 from foretell.insight.page.traced_pass import PageModel

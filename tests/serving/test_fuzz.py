@@ -46,7 +46,6 @@ LOOKS: list[Any] = [
     {"values": ["**"], "format": "safetensors"},
     {"lens": 3},
     {"contributions": True},
-    {"receipt": True},
     {"values": ["no.such.name"]},
 ]
 CHANGES: list[Any] = [

@@ -15,8 +15,6 @@ import torch
 
 import foretell
 from foretell.generation.sequence import Sequence
-from foretell.inference.answer_receipt import AnswerReceipt
-from foretell.inference.verification import verify
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.attribution.logit_lens import logit_lens
 from foretell.insight.replacement import without_heads
@@ -181,34 +179,6 @@ def test_positions_and_patches(server, model):
     assert torch.equal(later[0][:4], later[1][:4]) and not torch.equal(later[0][5:10], later[1][5:10])
 
 
-@pytest.mark.parametrize("look", [{}, {"values": [BLOCK]}, {"values": [WEIGHTS]}])
-def test_receipts_are_those_of_the_library(server, model, look):
-    """Also with other values in the look, in a stream, and with a cached beginning."""
-    asked = {**ASKED, "n": 2, "stop": "q", "look": {**look, "receipt": True}}
-    answer = server.ask("/v1/completions", **asked)
-    streamed = server.stream("/v1/completions", **asked)[-1]["foretell"]["look"]
-    options = {"seed": 3, "temperature": 1, "top_p": 1.0, "stop": "q", "n": 2, "receipts": True}
-    for index, completion in enumerate(foretell.generate(model, PROMPT, TOKENS, **options)):
-        values = answer["foretell"]["look"][index]["receipt"]
-        receipt = AnswerReceipt.from_json(values)
-        assert values == streamed[index]["receipt"]
-        expected = completion.receipt
-        assert expected is not None
-        assert (receipt.logits, receipt.request) == (expected.logits, expected.request)
-        assert verify(model, receipt).verdict == "verified"
-
-
-def test_a_receipt_of_a_chat(server, model):
-    asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "look": {"receipt": True}}
-    [look] = server.ask("/v1/chat/completions", **asked)["foretell"]["look"]
-    assert verify(model, AnswerReceipt.from_json(look["receipt"])).verdict == "verified"
-
-
-def test_a_server_without_strict_layers_has_no_receipts(fast):
-    error = fast.refuse("/v1/completions", **ASKED, look={"receipt": True})
-    assert error["param"] == "look" and "--strict" in error["message"]
-
-
 def test_a_lens(server, model):
     answer = server.ask("/v1/completions", **ASKED, look={"lens": 2, "positions": [5]})
     [position] = answer["foretell"]["look"][0]["lens"]
@@ -272,7 +242,6 @@ def test_a_text_is_read_once_for_all_values_to_patch(server, model):
     [
         {"look": {"values": ["nothing.*"]}},
         {"look": {"contributions": True}, "change": [{"value": BLOCK, "scale": 1}]},
-        {"look": {"receipt": True}, "change": [{"value": BLOCK, "scale": 1}]},
         {"look": {"values": [BLOCK], "positions": [CONTEXT]}},
         {"look": {}, "n": 16, "prompt": ["x", "y"]},
         {"change": [{"value": "nothing.*", "scale": 0}]},

@@ -414,9 +414,24 @@ def test_a_text_that_is_far_too_long_is_not_encoded(server, path, body, field):
     assert error["code"] == "context_length_exceeded" and f"the text has {len(FAR):,} characters" in error["message"]
 
 
-@pytest.mark.parametrize(("path", "body", "field"), in_every_route("\ud800"))
+@pytest.mark.parametrize(
+    ("path", "body", "field"), [*in_every_route("\ud800"), ("/tokenize", {"prompt": "\ud800"}, "prompt")]
+)
 def test_an_invalid_text_is_an_error_of_its_field(server, path, body, field):
     assert "lone surrogate" in refused(server.post(path, **body), param=field)["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/score", {"text": ""}, "text"),
+        ("/v1/score", {"text": ["x", ""]}, "text"),
+        ("/v1/embeddings", {"input": ""}, "input"),
+        ("/v1/embeddings", {"input": ["x", ""]}, "input"),
+    ],
+)
+def test_an_empty_text_has_no_score_and_no_vector(server, path, body, field):
+    assert "the text is empty" in refused(server.post(path, **body), param=field)["message"]
 
 
 def test_ids_and_parts_that_are_not_served_are_errors_of_their_field(server):

@@ -33,6 +33,21 @@ def test_a_stream_has_the_header_too(server):
     assert answer.headers["x-foretell-special"] == "<|endoftext|>"
 
 
+ANSWERED = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 1}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]}),
+    ("/v1/responses", {"input": TEXT, "max_output_tokens": 1}),
+    ("/v1/responses", {"input": "ab", "instructions": TEXT, "max_output_tokens": 1}),
+    ("/v1/responses", {"input": [{"role": "user", "content": TEXT}], "max_output_tokens": 1}),
+    ("/tokenize", {"messages": [{"role": "user", "content": TEXT}]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ANSWERED)
+def test_messages_have_the_header_too(server, path, body):
+    assert server.post(path, **body).headers["x-foretell-special"] == "<|endoftext|>"
+
+
 @pytest.mark.parametrize("prompt", ["abcd", [97, 98]])
 def test_without_such_a_name_there_is_no_header(server, prompt):
     assert "x-foretell-special" not in server.post("/v1/completions", prompt=prompt, max_tokens=1).headers

@@ -118,6 +118,14 @@ def test_an_invalid_text_of_a_task_is_an_error_of_its_field(server, path, name):
     assert server.refuse(path, model=name, input="\ud800")["param"] == "input"
 
 
+@pytest.mark.parametrize(("path", "name"), [("/v1/predict", "c"), ("/v1/translate", "t")])
+def test_a_header_has_the_names_of_special_tokens_in_an_input(server, path, name):
+    for given in ("it <|endoftext|>", ["it", "is <|endoftext|>"]):
+        answer = server.post(path, model=name, input=given)
+        assert answer.status_code == 200 and answer.headers["x-foretell-special"] == "<|endoftext|>"
+    assert "x-foretell-special" not in server.post(path, model=name, input="it is good").headers
+
+
 def test_a_prediction(server, folder):
     answer = server.ask("/v1/predict", model="c", input="it is good")
     assert answer["data"] == output("predict", folder / "c", "it is good", "--json")

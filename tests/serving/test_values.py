@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import foretell
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 
 TEXT = "some words"
 CORE = "trunk.blocks.0.attention.core"

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from foretell.config import TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.model.dropout import Dropout, DropoutHost
 from foretell.runs.run import Run
 from foretell.session.reporter import Reporter

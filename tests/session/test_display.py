@@ -86,11 +86,8 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPa
             reporters.metrics(metrics(step, 3.0 / step if step > 3 else None), 5)
         reporters.sample(5, "The <b>", "cat & dog")
     assert len(outputs) == 6
-    assert "<svg" not in outputs[0]
     last = outputs[-1]
     assert 'value="5" max="5"' in last
-    assert last.count("<polyline") == 2
-    assert last.count("<circle") == 2
     assert "The &lt;b&gt;</i>cat &amp; dog" in last
     assert "validation 0.600" in last
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import Interrupted, shell_words
-from foretell.session.failures import StopSignal, command_name
+from foretell.session.commands import command_name
+from foretell.session.failures import StopSignal
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])

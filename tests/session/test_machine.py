@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.planning.estimate import DeviceMemory, saved_bytes, state_parts
 from foretell.planning.speed import peak_flops
 from foretell.session import machine
-from foretell.session.machine import Meter, check_disk_fits, check_model_fits
+from foretell.session.fit import check_disk_fits, check_model_fits
+from foretell.session.machine import Meter
 
 FLOPS = 30_000  # per token
 

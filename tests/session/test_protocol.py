@@ -21,15 +21,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError, ConfigError, ForetellError, Interrupted, OutputError, UsageError
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import FinetuneRequest
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
+from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
-from foretell.loading import load_start
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.domain import DomainTraining
@@ -39,8 +41,8 @@ from foretell.runs.lock import held
 from foretell.runs.record import MEASURED
 from foretell.runs.run import Run
 from foretell.session.declaration import ChosenConfig, Machine, Training, kept_data
-from foretell.session.machine import Footprint
-from foretell.session.protocol import last_change, log_changed_data, run_training, start_session
+from foretell.session.fit import Footprint
+from foretell.session.protocol import last_change, load_start, log_changed_data, run_training, start_session
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, intervals
 from foretell.session.task import Task
@@ -179,6 +181,15 @@ STEPS = 6
 PACE = {"steps": STEPS, "batch_size": 4, "warmup_steps": 1, "log_every": 1, "evaluate_every": 2, "checkpoint_every": 2}
 
 
+class SampledText(TextTraining):
+    def __init__(self, request: TextRequest):
+        super().__init__(request, continue_prompt)
+
+
+class SampledDomain(DomainTraining, SampledText):
+    pass
+
+
 class Kind:
     """A task: `make(out, **fields)` is a new training, `resume(out, **fields)` one without data or model."""
 
@@ -220,9 +231,13 @@ def kinds(tmp_path_factory) -> dict[str, Kind]:
     small = {"model": {**SHAPE, "dropout": 0.1}}
     return {
         "text": Kind(
-            TextTraining, TextRequest, **text, size="toy", overrides={**small, "tokenizer": {"kind": "bytes"}}
+            SampledText,
+            TextRequest,
+            **text,
+            size="toy",
+            overrides={**small, "tokenizer": {"kind": "bytes"}},
         ),
-        "domain": Kind(DomainTraining, TextRequest, **text, start=start),
+        "domain": Kind(SampledDomain, TextRequest, **text, start=start),
         "translation": Kind(
             TranslationTraining,
             PairRequest,
@@ -567,7 +582,7 @@ Disk = namedtuple("Disk", "total used free")
             "rows of .* tokens at once need more than .*raise training.gradient_accumulation_steps",
         ),
         (
-            "foretell.session.machine.shutil.disk_usage",
+            "foretell.session.fit.shutil.disk_usage",
             3,
             "checkpoints need .*, and 3 bytes are free.*lower training.keep_checkpoints",
         ),

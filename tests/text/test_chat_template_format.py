@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.errors import TokenizerError, UsageError
@@ -125,6 +127,17 @@ def test_a_template_that_rewrites_turns_gives_an_example_for_each_answer(tokeniz
         "the dog",
         "so\nlong",
     ]
+
+
+@pytest.mark.parametrize("template", [*BUILT_IN, FORGETFUL, THINKING, WITHOUT_END])
+def test_an_answer_that_is_only_read_is_not_in_the_mask(tokenizer, template):
+    only_read = [replace(turn, learned=turn != SAY) for turn in TALK]
+    examples = make_format(template, tokenizer).encode(only_read)
+    assert [chat.ids for chat in examples] == [chat.ids for chat in make_format(template, tokenizer).encode(TALK)][
+        -len(examples) :
+    ]
+    [text] = learned(make_format(template, tokenizer), only_read)
+    assert "dog" not in text and "so\nlong" in text
 
 
 def test_where_a_template_marks_no_end_the_end_token_does(tokenizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import jinja2
 import pytest
@@ -77,14 +78,15 @@ LARGE = [
     "{{ 999999999999 * 'a' }}",
     "{{ [1] * 999999999 }}",
     "{{ 9 ** 9 ** 9 }}",
-    "{{ 99999999999999999999999 + 1 }}",
     "{{ '%999999999d' % 1 }}",
     "{{ '{:>999999999}'.format('a') }}",
     "{{ 'a'.zfill(999999999) }}",
     "{{ 'a'|center(999999999) }}",
     "{{ ['a']|tojson(indent=999999999) }}",
     "{{ strftime_now('%099999999d') }}",
-    "{{ ('9' * 4000)|int }}",
+    "{{ ('9' * 4301)|int * 1 + ('9' * 4300)|int * ('9' * 4300)|int }}",
+    "{{ [1, 2]|tojson(separators=('a' * 900000, ':')) }}",
+    "{{ messages|tojson(indent=-999999999) }}",
     "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns.a }}",
     grow("ns.x * ns.x", "9"),
     grow("ns.x ~ ns.x"),
@@ -167,3 +169,29 @@ def test_long_conversations_have_a_larger_budget():
         len(SandboxedTemplate("{% for m in messages %}{{ m }}{{ m|trim }}{% endfor %}", "t").render(messages=[text]))
         > 6e6
     )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% set x = 'a' * 200000 %}{{ x" + " ~ x" * 2000 + " }}",
+        "{% set x = 'a' * 200000 %}{{ [" + "x, " * 2000 + "] }}",
+        "{% set x = 'a' * 200000 %}{{ ([0] * 2000)|map('replace', '0', x)|list }}",
+        "{% set x = 'a' * 200000 %}{{ ([none] * 2000)|map('default', x, true)|list }}",
+        "{% set x = 'a' * 200000 %}{{ [x] * 2000 }}",
+        "{% set x = 'a' * 20000 %}{{ range(9000)|list|tojson(separators=(x, x)) }}",
+    ],
+)
+def test_a_value_is_charged_before_it_takes_memory(source):
+    template = SandboxedTemplate(source, "the template")
+    tracemalloc.start()
+    try:
+        with pytest.raises(TokenizerError, match="too large"):
+            template.render(messages=MESSAGES)
+        assert tracemalloc.get_traced_memory()[1] < 20e6  # 400 MB of characters otherwise
+    finally:
+        tracemalloc.stop()
+
+
+def test_integers_have_as_many_digits_as_python_writes():
+    assert render("{{ 99999999999999999999999 + 1 }} {{ ('9' * 4000)|int }}") == f"{10**23} {'9' * 4000}"

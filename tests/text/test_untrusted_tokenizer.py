@@ -64,6 +64,14 @@ COSTLY: dict[str, tuple[dict[str, Any], str]] = {
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap("x" * 5000)}},
         "normalizer can make a text 5,000 times",
     ),
+    "a merge in the middle of a character": (
+        {"model": PIECES | {"vocab": {"a": 0, "é": 1}, "merges": [["a", "é"]], "continuing_subword_prefix": "#"}},
+        "the second token of merge 1 lacks the prefix '#'",
+    ),
+    "a merge shorter than its prefix": (
+        {"model": PIECES | {"vocab": {"a": 0, "b": 1}, "merges": ["a b"], "continuing_subword_prefix": "##########"}},
+        "the second token of merge 1 lacks the prefix",
+    ),
     "many steps": (sequence("normalizer", [{"type": "NFC"}] * 500), "normalizer has more than 200 steps"),
     "prepending 1 MB": ({"normalizer": {"type": "Prepend", "prepend": "a" * 10**6}}, "has 1,000,000 characters"),
     "a long suffix": ({"model": PIECES | {"end_of_word_suffix": "b" * 10**6}}, "end_of_word_suffix has 1,000,000 char"),

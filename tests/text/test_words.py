@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.words import Word, pieces_of, spans_of, word_starts, words_of
+from foretell.text.words import Word, pieces_of, word_starts, words_of
 
 
 def split(text: str) -> list[str]:
@@ -61,8 +61,3 @@ def test_a_token_over_two_words_joins_them(data, gpt2: Tokenizer) -> None:
 def test_pieces_are_the_tokens(trained: dict[str, Tokenizer]) -> None:
     pieces = pieces_of(trained["bytes"], "éa")
     assert pieces == [Word("<0xC3>", (0,)), Word("<0xA9>", (1,)), Word("a", (2,))]
-
-
-def test_a_span_joins_neighbours() -> None:
-    words = [Word("a", (0,)), Word(" b", (1, 2)), Word(" c", (3,))]
-    assert spans_of(words, 2) == [Word("a b", (0, 1, 2)), Word(" c", (3,))]

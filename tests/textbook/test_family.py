@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.model.decoder import Decoder
 from foretell.model.presets import MODERN
 from foretell.norms import NORMS, layer_norm

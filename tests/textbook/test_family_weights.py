@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ContextLengthError, UsageError
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_document_batch
 from foretell.data.loader import Loader
 from foretell.data.shard_writer import TokenWriter, write_index

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.data.loader import Loader
 from foretell.errors import ConfigError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.loss import evaluate
 from foretell.model.init import make_decoder
 from foretell.model.surgery import copy_with
 from foretell.training.execution import Recomputing, compile_units

@@ -13,7 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, SamplingConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import make_batch
 from foretell.data.loader import Loader
 from foretell.generation.batch_generation import generate

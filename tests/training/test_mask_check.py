@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.data.batch import Batch, make_batch, make_document_batch
 from foretell.errors import TrainingError
 from foretell.model.attention import SDPAttention

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from foretell.data.batch import Batch
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.loss import evaluate
 from foretell.model.cache import FreshKVView
 from foretell.training.objective import Objective, logits_on_cpu, logits_on_gpu
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch
 from foretell.training.objective import Objective
 from foretell.training.optimizer import (

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.training.pace import LAST_SECONDS, MOST_CLOSING, FixedSteps, Mark, TimeBudget, learning_rate_at
 
 SECONDS = 600.0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch
 from foretell.model.cache import KVView
 from foretell.model.dropout import DropoutRNG

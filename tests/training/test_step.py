@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import Loader
 from foretell.errors import DivergedError, TrainingError

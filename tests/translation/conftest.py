@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.text.tokenizer_training import train_tokenizer
 from foretell.translation.config import MODERN_PAIR, VASWANI, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder

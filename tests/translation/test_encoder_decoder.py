@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.errors import ConfigError, ContextLengthError
 from foretell.model.structure import model_structure
 from foretell.translation.batches import make_source

@@ -13,7 +13,7 @@ from foretell.insight.address import one_row
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.attribution.head_patterns import CROSS, ENCODER, OWN, memory_patterns
 from foretell.insight.attribution.logit_lens import logit_lens
-from foretell.insight.explain.explain_value import explain, explain_value
+from foretell.insight.explain.explain_address import explain, explain_value
 from foretell.insight.page.write_page import page_html, record_all
 from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel

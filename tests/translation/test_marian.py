@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foretell.errors import CheckpointError
-from foretell.insight.explain.explain_value import explain
+from foretell.insight.explain.explain_address import explain
 from foretell.translation.batches import make_source
 from foretell.translation.translate import Decoding, translate
 from foretell.translation.translator import load_marian, load_translator

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import TokenizerConfig
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.model.quantized_linear import quantized_layers
 from foretell.planning.estimate import device_memory
@@ -23,8 +22,7 @@ from foretell.session.declaration import Machine
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
-from foretell.translation.language_check import count_sides
-from foretell.translation.pairs import Pair, train_vocabulary
+from foretell.translation.pairs import Pair
 from foretell.translation.task import BEAM_COST, PairData
 from foretell.translation.train import PairRequest, PairText, TranslationTraining
 from foretell.translation.translate import (
@@ -134,39 +132,12 @@ def test_a_saved_model_is_the_same_when_loaded(session, tmp_path):
     assert {name: part["kind"] for name, part in config["parts"].items()} == {
         "encoder_decoder": "encoder_decoder",
         "tokenizer": "tokenizer",
-        "side_counts": "side_counts",
         "decoding": "decoding",
     }
     again = load_saved(tmp_path)
     weights = dict(again.model.named_parameters())
     assert all(torch.equal(weights[path], weight) for path, weight in translator.model.named_parameters())
     assert again.vocabulary.is_shared
-
-
-def test_a_target_sentence_as_input_is_recognised_and_a_source_sentence_is_not(session, tmp_path):
-    translator = load_translator(session.run.directory, "cpu")
-    sentences = [PAIRS[0].source, PAIRS[0].target, "", PAIRS[-1].source, PAIRS[-1].target]
-    assert translator.unlike_source(sentences) == [1, 4]
-    save_translator(tmp_path, replace(translator, side_counts=None, length_penalty=None))
-    assert load_saved(tmp_path).unlike_source(sentences) == []  # a model that was saved without the counts
-
-
-def test_sides_in_one_language_are_never_unlike_each_other():
-    pairs = [Pair(f"{colour} {thing}", f"{thing} {colour}") for colour in COLOURS for thing in THINGS] * 20
-    vocabulary = train_vocabulary(pairs, TokenizerConfig(kind="words"), is_shared=True)
-    counts = count_sides(vocabulary, pairs, vocabulary.encode_pairs(pairs))
-    for pair in pairs:
-        for text in (pair.source, pair.target):
-            assert not counts.is_unlike_source(vocabulary.source.encode(text))
-
-
-def test_pairs_with_exchanged_sides_are_reported(caplog):
-    pairs = [Pair(f"{colour} {thing} {colour}", f"x{thing} x{colour}") for colour in COLOURS for thing in THINGS] * 20
-    mixed = [pair.reversed() if index % 9 == 4 else pair for index, pair in enumerate(pairs)]
-    for given, words in ((pairs, ""), (mixed, f" of {len(pairs)} pairs seem to have source and target exchanged")):
-        vocabulary = train_vocabulary(given, TokenizerConfig(kind="words"), is_shared=True)
-        count_sides(vocabulary, given, vocabulary.encode_pairs(given))
-        assert words in caplog.text and bool(caplog.text) == bool(words)
 
 
 def test_the_length_penalty_is_chosen_on_held_out_pairs_and_kept_in_an_intact_checkpoint(session):

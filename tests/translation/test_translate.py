@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
 from foretell.generation.batch_generation import result_of
 from foretell.generation.beam import CachedSteps, beam_search, length_penalty

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from foretell.config import read_toml
+from foretell.config.toml import read_toml
 from foretell.files import CONFIG, WEIGHTS
 from foretell.forecasting.calibration import INTERVALS
 from foretell.forecasting.codec import SeriesCodecPart

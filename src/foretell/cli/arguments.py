@@ -20,7 +20,7 @@ from foretell.errors import ConfigError, DataError, UsageError, counted, expande
 from foretell.files import TEXT_LIMIT
 
 if TYPE_CHECKING:
-    from foretell.config import DataConfig
+    from foretell.config.training import DataConfig
     from foretell.pretraining.tokens import Source
 
 
@@ -229,7 +229,7 @@ def lines_of(text: str, nothing: str) -> dict[int, str]:
 
 def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:
     """The documents of DATA arguments; the reader's notes go to stderr."""
-    from foretell.pretraining.tokens import make_source
+    from foretell.pretraining.sources import make_source
 
     return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
 
@@ -265,7 +265,7 @@ def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
 
 def parse_value(text: str) -> Any:
     """A number, boolean or list in TOML's notation; anything else is text."""
-    from foretell.config.training import parse_toml
+    from foretell.config.toml import parse_toml
 
     try:
         return parse_toml(f"value = {text}")["value"]

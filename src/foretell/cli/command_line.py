@@ -193,7 +193,7 @@ def hint(verb: str, option: str, known: Iterable[str]) -> str:
 
 def configuration_field(option: str) -> str | None:
     """`section.field` for an option with the name of a configuration field, possibly another project's name."""
-    from foretell.config import own_names
+    from foretell.config.section import own_names
 
     (name,) = own_names({option.lstrip("-"): None})
     named = (section for section, fields in sections().items() if name in fields.model_fields)
@@ -202,14 +202,14 @@ def configuration_field(option: str) -> str | None:
 
 def sections() -> dict[str, type[BaseModel]]:
     """The sections of the configuration of `train`."""
-    from foretell.config import Config
+    from foretell.config.training import Config
 
     return {name: cast("type[BaseModel]", info.annotation) for name, info in Config.model_fields.items()}
 
 
 # --- arguments that cyclopts does not parse itself -------------------------------------------------------------------
 
-WITH_SECTIONS = ("train", "finetune", "plan", "speedrun")  # verbs that take --section.key value
+WITH_SECTIONS = ("train", "finetune", "plan")  # verbs that take --section.key value
 SECTION_OPTION = re.compile(r"--[a-z]+\.[\w.-]+")
 
 

@@ -53,6 +53,7 @@ def demo(
     title(console, "foretell", "a small GPT learns to write, on this machine, from nothing")
     from foretell.cli.training import default_out
     from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
+    from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.pretrain import TextTraining
     from foretell.pretraining.request import TextRequest
     from foretell.session.protocol import run_training
@@ -63,7 +64,7 @@ def demo(
         source=embedded_corpus, names=[EMBEDDED_CORPUS], out=out, size="tiny", minutes=minutes, overrides=SETTINGS
     )
     with DemoReporter(console, gzip_bits_per_byte(), PROMPT) as reporter:
-        session = run_training(TextTraining(request), reporter)
+        session = run_training(TextTraining(request, continue_prompt), reporter)
     show_result(console, session, reporter.gzip_bits)
     return say_goodbye(console, session.run.directory)
 
@@ -117,7 +118,7 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
 def say_goodbye(console: Console, directory: Path) -> None:
     """Show the folder of the run, and commands to try."""
     from foretell.cli.demo_display import title
-    from foretell.session.failures import command_name
+    from foretell.session.commands import command_name
 
     title(console, "the run", f"is in {directory}: weights, metrics, samples, loss curve")
     console.print("commands to try next:")

@@ -17,7 +17,7 @@ from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.insight.page.outcomes import Outcomes
+    from foretell.insight.outcomes import Outcomes
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
 
@@ -105,9 +105,6 @@ class TextQuestions(Questions):
     ] = None
     label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
     pieces: Annotated[bool, detail("With --prediction: tokens instead of words.")] = False
-    shapley: Annotated[bool, detail("With --prediction: effects of words that add up, as Shapley values.")] = False
-    passes: Annotated[int | None, number("With --shapley: passes through the model at most (default: 1,000).")] = None
-    seed: Annotated[int | None, number("With --shapley: selects the random orders of words.")] = None
 
 
 @dataclass(frozen=True)
@@ -142,20 +139,13 @@ def attribute_prediction(
     text: str,
     html: Path | None = None,
     overwrite: bool = False,
-    shapley: bool = False,
     **details: Any,
 ) -> Any:
     """The contributions to the label of a tuned model; with `html`, also written as a page, checked before."""
     from foretell.finetuning.label_attribution import attribute_label
     from foretell.finetuning.predict import TaskInputModel
-    from foretell.insight.attribution.word_effects import PASSES
 
     assert isinstance(loaded, TaskInputModel)
-    unused = next((name for name in ("passes", "seed") if name in details and not shapley), None)
-    if unused:
-        raise UsageError(f"--{unused} goes with --shapley and has no effect here; leave it out")
-    if shapley:
-        details = {"passes": PASSES, **details}
     answer = attribute_label(loaded, [text, *loaded.others], **details)
     if html is not None:
         write_page(html, f"{loaded.name}: a prediction", answer)
@@ -181,7 +171,7 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
 
 
 def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
-    from foretell.insight.explain.explain_value import explain_value
+    from foretell.insight.explain.explain_address import explain_value
 
     return explain_value(loaded, text, address, outcomes_in(loaded, text))
 
@@ -211,7 +201,7 @@ QUESTIONS: dict[str, Question] = {
     ),
     "prediction": Question(
         attribute_prediction,
-        {name: name for name in ("label", "against", "html", "overwrite", "pieces", "shapley", "passes", "seed")},
+        {name: name for name in ("label", "against", "html", "overwrite", "pieces")},
     ),
     "html": Question(write_html, {"html": "path", "overwrite": "overwrite"}),
     "lens": Question(imported("attribution.logit_lens:logit_lens"), {"at": "at"}),
@@ -300,28 +290,25 @@ def explain_forecast(
     *,
     spans: Annotated[int | None, arguments.whole("At most this many spans, of equal length; default: 12.")] = None,
     context: Context = None,
-    passes: Annotated[int | None, arguments.whole("Passes through the model at most; default: 1,000.")] = None,
-    seed: Annotated[int | None, arguments.whole("Selects the random orders of spans; default: 0.")] = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
     json: arguments.Json = False,
     reading: Reading = ALL_SERIES,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
-    """The effects of spans of past values on the forecast of the next value, as Shapley values.
+    """The effects of spans of past values on the forecast of the next value.
 
-    The forecast is the expected value of the next one. The mean of the context replaces the values of an absent
-    span. The other questions are about the pass over the context, in which a token is the number of a bin.
+    The forecast is the expected value of the next one. An effect is its change when the mean of the context
+    replaces the values of a span. The other questions are about the pass over the context, in which a token is the
+    number of a bin.
     """
     question, details = questions.chosen()
-    of_spans = {"spans": spans, "passes": passes, "seed": seed}
-    of_spans = {name: value for name, value in of_spans.items() if value is not None}
-    if of_spans and questions.given():
-        raise UsageError(f"--{next(iter(of_spans))} has no effect on --{next(iter(questions.given()))}; leave one out")
+    if spans is not None and questions.given():
+        raise UsageError(f"--spans has no effect on --{next(iter(questions.given()))}; leave one out")
     forecaster = open_forecaster(model, **options.keywords())
     chosen = reading.first(data, forecaster)
-    from foretell.forecasting.span_effects import as_tokens, span_effects
+    from foretell.forecasting.span_effects import SPANS, as_tokens, span_effects
 
     if not questions.given():
-        report(span_effects(forecaster, chosen, context=context, **of_spans), json)
+        report(span_effects(forecaster, chosen, SPANS if spans is None else spans, context=context), json)
     else:
         question.show(*as_tokens(forecaster, chosen, context), details, json)

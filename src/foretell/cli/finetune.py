@@ -79,7 +79,7 @@ def finetune(
         model, data, from_scratch = None, Path(expanded(model)), True
     if ((model is None and not from_scratch) or data is None) and not options.is_resumed:
         raise UsageError("give DATA, or MODEL and DATA: foretell finetune MODEL DATA --task classify")
-    from foretell.config import check_known
+    from foretell.config.section import check_known
 
     check_known(task or "classify", (*KINDS, *BY_TASK["finetune"]), "task")
     if dev is not None and "dev_fraction" in head:
@@ -89,7 +89,7 @@ def finetune(
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request
-    from foretell.loading import load_start
+    from foretell.session.protocol import load_start
 
     sections = options.sections({})
     for name in sections:
@@ -155,7 +155,7 @@ def finetune_chat(
         raise UsageError("give a MODEL and one or more files of conversations, or --out RUN --resume auto")
     out = options.directory(data)
     from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-    from foretell.loading import load_start
+    from foretell.session.protocol import load_start
 
     overrides = options.sections({})
     if lora:
@@ -223,11 +223,13 @@ def finetune_text(
     if (model is None or not data) and not options.is_resumed:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
     out = options.directory(data)
-    from foretell.config import DataConfig, make_section
-    from foretell.loading import load_start
+    from foretell.config.section import make_section
+    from foretell.config.training import DataConfig
+    from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.domain import DomainTraining
     from foretell.pretraining.request import TextRequest
-    from foretell.pretraining.tokens import find_old_domain
+    from foretell.pretraining.sources import find_old_domain
+    from foretell.session.protocol import load_start
 
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(
@@ -238,7 +240,7 @@ def finetune_text(
         old_domain=None if model is None else find_old_domain(old_domain or [], model),
         **options.shared(out),
     )
-    train_and_report(DomainTraining(request), options, lambda session: finish_text(session, json))
+    train_and_report(DomainTraining(request, continue_prompt), options, lambda session: finish_text(session, json))
 
 
 def finish_text(session: Session[TextTask], json: bool) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch.nn import Module
 
-    from foretell.config import ModelConfig, QuantizationConfig
+    from foretell.config.model import ModelConfig, QuantizationConfig
     from foretell.convert.huggingface_files import HuggingFaceFiles
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
@@ -314,7 +314,7 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
     rows += [("training", f"{flops:,.1f} MFLOP per token"), ("cache", f"{cache:,} bytes per token")]
     if settings := facts.get("quantization"):
-        from foretell.config import QuantizationConfig
+        from foretell.config.model import QuantizationConfig
 
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
         rows.append(("weights", f"{QuantizationConfig(**settings)}; {size}"))

@@ -1,4 +1,4 @@
-"""`foretell plan --size SIZE`: memory, time and cost of a training, and of generation, in advance."""
+"""`foretell plan --size SIZE`: memory and time of a training, and of generation, in advance."""
 
 from __future__ import annotations
 
@@ -7,29 +7,25 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import print_json, report, write
-from foretell.errors import UsageError
+from foretell.cli.terminal import report
 
 BLOCKS = ["**.blocks.*"]
 
 
 def plan(
     *,
-    size: Annotated[str | None, Parameter(help="toy, tiny, ..., gpt2, gpt2-xl, gpt3-175b: a preset.")] = None,
+    size: Annotated[str, Parameter(help="toy, tiny, ..., gpt2, gpt2-xl, gpt3-175b: a preset.")],
     tokens: Annotated[float | None, Parameter(help="To train on, such as 30e9; default: 20 per parameter.")] = None,
     gpus: Annotated[int, arguments.whole("How many devices.")] = 1,
     gpu: Annotated[
         str, Parameter(help="a100, a100-40gb, h100, h200, l4, rtx4090; this: this machine, measured for seconds.")
     ] = "this",
-    price: Annotated[float | None, Parameter(help="Price of one device per hour.")] = None,
     parallel: Annotated[
         Literal["ddp", "fsdp"] | None,
         Parameter(help="Copies of the weights on each device (ddp), or shards.", show_choices=False),
     ] = None,
     checkpoint_activations: Annotated[bool, Parameter(help="Recompute the values of blocks for the gradient.")] = False,
-    context: Annotated[
-        int | None, arguments.whole("Tokens of each user in generation; default: the model's context.")
-    ] = None,
+    context: Annotated[int | None, arguments.whole("Tokens of a generated text; default: the model's context.")] = None,
     only: Annotated[
         Literal["training", "generating"] | None,
         Parameter(help="One of the two: training or generating.", show_choices=False),
@@ -38,27 +34,15 @@ def plan(
         list[str] | None,
         Parameter(name="--set", help="Any field, also as --model.width 256, --training.batch-size 64."),
     ] = None,
-    backtest: Annotated[bool, Parameter(help="Predict each measured training from the others.")] = False,
     json: arguments.Json = False,
 ) -> None:
-    """Estimate the memory by part, operations, time and money of a training, and the same of generating.
+    """Estimate the memory by part, operations and time of a training, and memory and speed of generating.
 
-    Figures are ranges. The time follows from the nearest of a few published
-    trainings, which is named, or from a measurement of this machine.
+    Figures are ranges. The time follows from a measurement of this machine, or
+    from the share of the peak that a training reached on a GPU.
     """
-    from foretell.planning import speed
-    from foretell.typesetting.text import document_text
-
-    if backtest:
-        if size is not None or tokens is not None or settings:
-            raise UsageError("--backtest has its own trainings; leave out the others' size, tokens and settings")
-        rows = speed.backtest()
-        print_json([row.to_json() for row in rows]) if json else write(document_text(speed.backtest_document(rows)))
-        return
-    if size is None:
-        raise UsageError("give the --size of the model, such as gpt2-xl, or --backtest (foretell plan --help)")
     from foretell.cli.training import check_tables
-    from foretell.config import check_known
+    from foretell.config.section import check_known
     from foretell.pretraining.plan import plan as make_plan
 
     chosen = [*(settings or []), *([] if parallel is None else [f"training.parallel={parallel}"])]
@@ -67,4 +51,4 @@ def plan(
     check_tables(overrides, "--set")
     for name in overrides:
         check_known(name, ("model", "training"), "section of a plan")
-    report(make_plan(size, tokens, gpus=gpus, gpu=gpu, price=price, context=context, only=only, **overrides), json)
+    report(make_plan(size, tokens, gpus=gpus, gpu=gpu, context=context, only=only, **overrides), json)

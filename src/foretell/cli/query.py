@@ -93,12 +93,12 @@ def embed(
     """
     texts = read_texts(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[*texts.values()], **options.keywords())
-    from foretell.inference.query import embed_each
+    from foretell.inference.query import embed_each, encode_own
 
     encoded = []
     for number, line in texts.items():
         try:
-            encoded.append(loaded.encode_fitting(line))
+            encoded.append(encode_own(loaded, line))
         except ForetellError as error:
             raise error.at(f"line {number}") if len(texts) > 1 else error from None
     for line, vector in zip(texts.values(), embed_each(loaded, encoded, pool), strict=True):

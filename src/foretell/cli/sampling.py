@@ -33,7 +33,7 @@ class GivenSampling:
 
     def check(self) -> None:
         """Refuse invalid values before a model is loaded."""
-        from foretell.config import SamplingConfig
+        from foretell.config.sampling import SamplingConfig
 
         needs_tokenizer = ("logit_bias", "ban")
         config = SamplingConfig(**{name: value for name, value in self.given().items() if name not in needs_tokenizer})

@@ -70,7 +70,7 @@ def train_tokenizer(
     Without data, the text is the language reference inside Python.
     """
     note(f"reading {', '.join(arguments.names_of_data(data))}")
-    from foretell.config import DataConfig, TokenizerConfig
+    from foretell.config.training import DataConfig, TokenizerConfig
     from foretell.pretraining.tokens import make_tokenizer
 
     target = out / "tokenizer.json"

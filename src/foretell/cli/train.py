@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -97,11 +98,14 @@ def train(
     if strict and not any(Path(path).is_dir() for path in data):
         raise UsageError("--strict is for a folder; other files that cannot be read are always refused")
     out = options.directory(data)
-    from foretell.config import DataConfig, make_section
+    from foretell.config.section import make_section
+    from foretell.config.training import DataConfig
+    from foretell.convert.families import choose_family
     from foretell.finding import find_tokenizer
-    from foretell.loading import load_start
+    from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.pretrain import TextTraining
     from foretell.pretraining.request import TextRequest
+    from foretell.session.protocol import load_start
 
     overrides = options.sections(
         {
@@ -121,11 +125,11 @@ def train(
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=token_store(data),
         start=load_start(start_from) if start_from else None,
-        exportable=exportable,
+        exportable=None if exportable is None else partial(choose_family, name=exportable),
         workers=1 if workers is None else workers,
         **options.shared(out),
     )
-    return train_and_report(TextTraining(request), options, finish)
+    return train_and_report(TextTraining(request, continue_prompt), options, finish)
 
 
 def token_store(data: tuple[str, ...]) -> Path | None:
@@ -142,7 +146,7 @@ def finish(session: Session[TextTask]) -> None:
     special = " --allow-special" if task.config.data.special else ""
     prompt = shell_words(run_prompt(task)) if task.config.data.rows else f'"{run_prompt(task)}"'
     best = "" if loss is None else f"validation loss {task.describe_loss(loss)}"
-    show_end(session, best, "generate", f"{prompt}{special}")
+    show_end(session, best, "generate", prompt, special)
 
 
 def run_prompt(task: TextTask) -> str:
@@ -189,7 +193,7 @@ def show_config() -> None:
 
 def type_in_words(annotation: Any) -> str:
     """A short name of a type: its choices, or int, float, bool, text, list, table."""
-    from foretell.config import Section
+    from foretell.config.section import Section
 
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Literal:
@@ -205,7 +209,7 @@ def type_in_words(annotation: Any) -> str:
 
 def written(value: Any) -> str:
     """A default in TOML's notation."""
-    from foretell.config import Section
+    from foretell.config.section import Section
 
     if isinstance(value, Section):
         return ", ".join(f"{name} {written(part)}" for name, part in value)

@@ -72,7 +72,8 @@ class TrainingOptions:
                 "this training reads its data from files, also when it resumes; save standard input in one"
             )
         out = self.out or Path(decided(lambda: str(default_out(data, self.is_resumed))))
-        decided(lambda: Run.check_free(out, self.is_resumed))
+        if read_launch().world_size == 1:  # of several processes, the first one refuses it when it makes the run
+            Run.check_free(out, self.is_resumed)
         if self.is_resumed and (out / "run.json").exists():
             note(f"opening     {out}")
         elif data or not self.is_resumed:
@@ -85,7 +86,8 @@ class TrainingOptions:
 
     def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """A TOML file's sections, overridden by --set and then by `options` such as {"tokenizer.kind": "bytes"}."""
-        from foretell.config import own_names, read_toml
+        from foretell.config.section import own_names
+        from foretell.config.toml import read_toml
 
         sections: dict[str, dict[str, Any]] = read_toml(self.config) if self.config else {}
         check_tables(sections, str(self.config))
@@ -145,7 +147,7 @@ def train_and_report(
         report(session)
 
 
-def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None:
+def show_end(session: Session[Any], best: str, verb: str, argument: str, options: str = "") -> None:
     """Show the loss curve, the best checkpoint's figures, the run's files, and commands to try and to test the run."""
     from foretell.runs.run import CURVE
     from foretell.session.plots import plot, points_of
@@ -157,12 +159,15 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None
         console.print(plot([points], "step", console.width))
     if best:
         console.print(f"best        step {run.best().step:,}: {best}")
-    show_run(session, "checkpoints/, metrics.jsonl, samples/", CURVE, verb, argument)
+    show_run(session, "checkpoints/, metrics.jsonl, samples/", CURVE, verb, argument, options)
 
 
-def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str) -> None:
-    """Show the run's files, its picture or the package needed for it, and commands to try and to test the run."""
-    from foretell.session.failures import command_name
+def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str, options: str = "") -> None:
+    """Show the run's files, its picture or the package needed for it, and commands to try and to test the run.
+
+    options: of both commands.
+    """
+    from foretell.session.commands import command_name
     from foretell.session.plots import has_matplotlib
 
     directory, console = session.run.directory, results()
@@ -170,11 +175,12 @@ def show_run(session: Session[Any], files: str, picture: str, verb: str, argumen
         files += f", {picture}"
     missing = f" (for {picture}: pip install 'foretell[plot]')" if picture and not has_matplotlib() else ""
     console.print(f"run         {directory}: {files}{missing}")
-    command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip()
-    console.print(f"try         {command}{earlier_run(session.run)}")
     material = session.task.material
+    chose = f"held-out {material.items} chose {material.chosen}; others: " if session.task.has_held_out else ""
     test = f"{command_name()} evaluate {shell_words(directory)} {material.test.format(data=argument)}"
-    console.print(f"test        held-out {material.items} chose {material.chosen}; others: {test}")
+    console.print(f"test        {chose}{test}{options}")
+    command = f"{command_name()} {verb} {shell_words(directory)} {argument}".rstrip() + options
+    console.print(f"try         {command}{earlier_run(session.run)}")
 
 
 def earlier_run(run: Run) -> str:

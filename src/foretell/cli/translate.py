@@ -62,12 +62,6 @@ def translate(
     translator = open_translator(model, **options.keywords())
     from foretell.translation.translate import translate as translate_all
 
-    if unlike := translator.unlike_source(sentences):
-        lines = "line does" if len(unlike) == 1 else "lines do"
-        note(
-            f"warning     {len(unlike):,} {lines} not look like the language that {model} translates from; the first "
-            f"is line {unlike[0] + 1}"
-        )
     unended = 0
     with ProgressLine("sentences") as progress:
         for first in range(0, len(sentences), LINES_AT_ONCE):
@@ -104,12 +98,6 @@ def evaluate_translation(
     load_sacrebleu()
     read = read_pairs([Path(path) for path in pairs], reverse=reverse, columns=column or ())[:limit]
     translator = open_translator(model, **options.keywords())
-    unlike = translator.unlike_source([pair.source for pair in read])
-    if 2 * len(unlike) > len(read):
-        note(
-            f"warning     {len(unlike):,} of {len(read):,} sources do not look like the language that {model} "
-            "translates from; exchange the sides with --reverse or --column"
-        )
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
         note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")
@@ -118,7 +106,7 @@ def evaluate_translation(
 
 def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:
     """The decoding settings from options; contradictory options are a `UsageError`."""
-    from foretell.config import SamplingConfig
+    from foretell.config.sampling import SamplingConfig
     from foretell.translation.translate import BEAM_SIZE, Decoding
 
     if beam is not None and not 1 <= beam <= 1000:

@@ -7,7 +7,3 @@ The letters for sizes, used in every comment of the package:
     B rows, T query positions, S key positions, D width, H query heads, G key/value heads, E head width,
     F feed-forward width, V vocabulary, L layers
 """
-
-from foretell.config.model import Bias, DropoutRates, ModelConfig, QuantizationConfig, RopeScaling, Scheme, Size
-from foretell.config.section import Section, check_given, check_known, make_section, own_names, training_names
-from foretell.config.training import Config, DataConfig, SamplingConfig, TokenizerConfig, TrainingConfig, read_toml

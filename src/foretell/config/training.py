@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,8 +11,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from foretell.config.model import ModelConfig, Size
 from foretell.config.section import FOLLOWS, Section, raise_first, with_own_names
 from foretell.errors import ConfigError
-from foretell.files import JSON_LIMIT, read_bytes
-from foretell.sampling_options import SamplingFields
 
 Globs = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 MOST_MINUTES = 10 * 525_600
@@ -169,35 +165,3 @@ class Config(Section):
 def check_minutes(minutes: float | None) -> None:
     if minutes is not None and not (isinstance(minutes, Real) and 0 < minutes <= MOST_MINUTES):
         raise ConfigError(f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {minutes}")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, unchecked."""
-    try:
-        return parse_toml(read_bytes(path, JSON_LIMIT, ConfigError, follow_links=True).decode("utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"no configuration file at {path}") from None
-    except (OSError, UnicodeDecodeError, ConfigError) as error:
-        raise ConfigError(f"{path} is not a readable TOML file: {error}") from None
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a text in TOML, unchecked. Raises ConfigError."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(error)) from None
-    except RecursionError:
-        raise ConfigError("brackets are nested too deeply") from None
-    except ValueError:  # the limit of int
-        raise ConfigError("a number has too many digits") from None
-
-
-class SamplingConfig(SamplingFields, Section):
-    """Settings for drawing the next token from the logits. Fields and defaults are listed in `sampling_options.py`."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        has_both = self.regex is not None and self.json_schema is not None
-        raise_first({"regex and json_schema exclude each other; give one of them": has_both})
-        return self

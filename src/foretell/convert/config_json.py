@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from foretell.config import Bias, ModelConfig, make_section
+from foretell.config.model import Bias, ModelConfig
+from foretell.config.section import make_section
 from foretell.convert.family import REQUIRED, Family, Field, Rope, names
 from foretell.errors import ConfigError
 from foretell.norms import NORMS

@@ -12,7 +12,8 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, check_known
+from foretell.config.model import ModelConfig
+from foretell.config.section import check_known
 from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs

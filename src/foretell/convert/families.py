@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.config_json import SHARE, meaningful, read_settings, write_settings
 from foretell.convert.family import Family, Field, PermuteRotated, Rope, Row, Split, SplitHeads, Transpose, names
 from foretell.errors import ConfigError, did_you_mean

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import ConfigError
 from foretell.weight_shapes import Shape, weight_shapes
 

@@ -19,7 +19,7 @@ import numpy as np
 import tokenizers
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert import gguf_metadata
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.config_json import read_settings, write_settings
 from foretell.convert.families import BLOCK, GPT2, LLAMA, QKV, QWEN2, QWEN3, choose_family
 from foretell.convert.family import Family, Field, Permute, Rope, Row, Split
@@ -28,7 +28,7 @@ from foretell.errors import CheckpointError, ConfigError, TokenizerError
 from foretell.text import Tokenizer, tokenizer_json
 from foretell.text.tokenizer_json import TokenizerJson
 from foretell.textbook.attention import Vector
-from foretell.textbook.family import frequency
+from foretell.textbook.rotary import frequency
 
 # Fields that are not written, because llama.cpp infers them: (the tensor that implies it, the value if it is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {

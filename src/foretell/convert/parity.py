@@ -15,7 +15,8 @@ import numpy as np
 import tokenizers
 import torch
 
-from foretell.config import ModelConfig, SamplingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.convert.family import Family
 from foretell.errors import OutputError, TokenizerError
 from foretell.generation.batch_generation import generate

@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.families import FAMILIES, choose_family, differences
 from foretell.convert.family import Family, Pairing, Transpose, outputs_in_our_order, outputs_in_their_order, pairings
 from foretell.errors import CheckpointError, OutputError, UsageError

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from foretell.device import to_device
 from foretell.errors import UsageError
-from foretell.text import Tokenizer
 
 IGNORED = 0  # stands for a missing target; its loss weight is 0
 PADDING = -1  # the document id of padding
@@ -108,17 +106,6 @@ def make_document_batch(tokens: np.ndarray, document_of: np.ndarray) -> Batch:
     starts = torch.where(is_first, columns, 0).cummax(dim=1).values
     lengths = (document_ids != PADDING).sum(1)
     return Batch(plain.ids, plain.targets, loss_weights, columns - starts, document_ids, lengths)
-
-
-def make_row(tokenizer: Tokenizer, texts: Iterable[list[int]]) -> tuple[list[int], int]:
-    """Join the ids of a text, or of a prompt and its answer, to a row; returns it and the length of the first part.
-
-    The row begins with the tokenizer's start token and ends with its end token, unless the text already does.
-    """
-    first, *answers = texts
-    prompt = tokenizer.with_start_ids(first)
-    row, ends = [*prompt, *chain.from_iterable(answers)], tokenizer.end_ids[:1]
-    return row + ([] if tuple(row[-1:]) == ends else [*ends]), len(prompt)
 
 
 def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarray, list[int]]:

@@ -203,10 +203,14 @@ class RowStream:
         return self.tokens.read(int(self.starts[row]), int(self.lengths[row])).tolist()
 
     def prompt(self, row: int) -> list[int]:
-        """The ids before the first one that counts in the loss; without a loss mask, the first half (at least one)."""
+        """The ids before the first one that counts in the loss.
+
+        Without a loss mask: up to the first end token if an answer follows it, else the first half (at least one).
+        """
         ids = self.ids(row)
         if self.loss is None:
-            return ids[: max(1, len(ids) // 2)]
+            first_end = ids.index(ids[-1]) + 1  # a row ends with the end token
+            return ids[: first_end if first_end < len(ids) else max(1, len(ids) // 2)]
         mask = self._loss_mask(row)
         return ids[: int(np.argmax(mask)) if mask.any() else len(ids)]
 

@@ -8,12 +8,13 @@ and similar tasks is also read: several beginnings with one ending (context_opti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from foretell.config import DataConfig, check_known, make_section
+from foretell.config.section import check_known, make_section
+from foretell.config.training import DataConfig
 from foretell.data.table import Delimited, JsonLines, list_names, open_table
 from foretell.errors import DataError, UsageError, as_path, check_count
 
@@ -140,9 +141,10 @@ def _any_question(value: dict[str, Any], where: str) -> Question:
     if "query" not in fields and fields >= set(WINOGRANDE_FIELDS):
         return _winogrande(value, where)
     if "query" not in fields and fields >= set(SCHEMA_FIELDS):
-        ending = _ending({**value, "context": ""}, where).ending
+        text = _string(value, "continuation", where).strip()
+        ending = _ending({"context": "", "continuation": text}, where).ending
         question = _question({**value, "query": "", "choices": value["context_options"]}, where)
-        return replace(question, ending=ending.strip(), separator=" ")
+        return replace(question, ending=ending, separator=" ")
     return _question(value, where)
 
 
@@ -193,7 +195,7 @@ def _question(value: dict[str, Any], where: str) -> Question:
 
 def _ending(value: dict[str, Any], where: str) -> Ending:
     context, ending = (_string(value, name, where) for name in ENDING_FIELDS)
-    if not ending.strip():
+    if not ending:
         raise DataError(f"{where}: 'continuation' is empty; give the text that follows")
     return Ending(context, ending, where)
 
@@ -205,10 +207,16 @@ def _string(value: dict[str, Any], name: str, where: str) -> str:
 
 
 def text_config(
-    text_field: str | None, rows: bool, prompt_field: str | None, answer_field: str | None, separator: str | None
+    text_field: str | None,
+    rows: bool,
+    prompt_field: str | None,
+    answer_field: str | None,
+    separator: str | None,
+    special: Sequence[str] = (),
 ) -> DataConfig:
     """The configuration for reading texts. Raises ConfigError for contradictory fields."""
     fields: dict[str, Any] = {"text_field": text_field, "prompt_field": prompt_field, "answer_field": answer_field}
+    fields["special"] = tuple(special)
     if prompt_field is not None:  # otherwise it is for questions
         fields["separator"] = separator or ""
     return make_section(DataConfig, {**fields, **({"rows": True} if rows else {})}, "evaluate")

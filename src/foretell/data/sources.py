@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from foretell.config import DataConfig
+from foretell.config.training import DataConfig
 from foretell.data.documents import NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
+from foretell.data.learned import NOT_LEARNED, ROW_FIELDS, is_learned, learned_flags
 from foretell.data.lines import CRLF, Note, TextFile, content_suffix, find_files, nearest_name, reading
 from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, describe_type, list_names
 from foretell.errors import DataError, UsageError, as_path, did_you_mean
@@ -146,7 +147,10 @@ class DocumentReader:
             fields = [RecordField(self.config.text_field, "--text-field")]
         columns = _TextColumns(fields, notes.add)
         for row in Table(source.file, choose=columns.choose, note=notes.add).records():
-            yield row.where, columns.texts(row)
+            if is_learned(learned_flags(row.cells, columns.marks), row.where):
+                yield row.where, columns.texts(row)
+            else:
+                notes.add(NOT_LEARNED, row.where)
 
     def _can_be_read(self, source: _InputFile, notes: _ReadingNotes) -> bool:
         """Read a file once, so that an unreadable file is skipped as a whole; notes the error."""
@@ -221,6 +225,8 @@ class _TextColumns:
     def __init__(self, fields: Sequence[RecordField], note: Note):
         self.fields, self.note = fields, note
         self.names = [str(field) for field in fields]
+        # of an answer; a column that the user named is a text
+        self.marks = [name for name in ROW_FIELDS if name not in self.names] if len(fields) > 1 else []
 
     def choose(self, columns: list[str], where: str) -> list[str]:
         """The columns of the fields, in a file with a header."""
@@ -230,7 +236,7 @@ class _TextColumns:
             self.names = columns
         for wanted, name in zip(self.fields, self.names, strict=True):
             check_present("column", columns, wanted, name, where)
-        return list(dict.fromkeys(self.names))
+        return list(dict.fromkeys([*self.names, *(name for name in self.marks if name in columns)]))
 
     def texts(self, row: Row) -> Texts:
         if row.is_blank:

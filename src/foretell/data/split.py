@@ -13,6 +13,7 @@ from foretell.errors import UsageError
 Part = Literal["train", "validation"]
 
 FEW_DOCUMENTS = 20  # with fewer, every document is cut; otherwise whole documents are held out
+FEW_ROWS = 50  # with fewer, none is held out, and a training is to learn them by heart
 SMALLEST_FRACTION = 1e-6
 LARGEST_FRACTION = 0.5
 
@@ -35,17 +36,17 @@ def split_documents(
 
 
 def split_rows(documents: Iterable[Document], fraction: float = 0.1) -> Iterator[tuple[Part, Document]]:
-    """Like `split_documents`, but no document is cut: with fewer than 20, nothing is held out."""
+    """Like `split_documents`, but no document is cut: with fewer than FEW_ROWS, nothing is held out."""
     _check_fraction(fraction)
     iterator = iter(documents)
-    first = list(islice(iterator, FEW_DOCUMENTS))
-    return _split(chain(first, iterator), fraction if len(first) == FEW_DOCUMENTS else 0, seed=0)
+    first = list(islice(iterator, FEW_ROWS))
+    return _split(chain(first, iterator), fraction if len(first) == FEW_ROWS else 0, seed=0)
 
 
 def describe_row_split(rows: int, fraction: float = 0.1) -> str:
     """A line that describes the split by `split_rows`."""
-    if fraction != 0 and rows < FEW_DOCUMENTS:
-        return f"nothing is held out for validation of fewer than {FEW_DOCUMENTS} rows"
+    if fraction != 0 and rows < FEW_ROWS:
+        return f"nothing is held out for validation of fewer than {FEW_ROWS} rows"
     return describe_split(rows, fraction).replace("document", "row")
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.data.questions import Ending, Question
 from foretell.errors import ContextLengthError, DataError
-from foretell.evaluation.perplexity import Progress, json_number, perplexity, silent
+from foretell.evaluation.loss import Progress, json_number, perplexity, silent
 from foretell.generation.block_table import blocks_for, common_length
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler

@@ -1,4 +1,4 @@
-"""Loss, perplexity and bits per byte of batches, and of texts in overlapping windows.
+"""Loss, perplexity and bits per byte of texts, in overlapping windows.
 
 With a context of C tokens and a stride of S, a window begins every S tokens; except in the first, only the last S
 predictions count. So every token is predicted once, from at least C - S tokens before it, except at the beginning.
@@ -7,105 +7,36 @@ predictions count. So every token is predicted once, from at least C - S tokens 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from foretell.data.batch import Batch, make_batch, make_row, pad, padded_groups
+from foretell.data.batch import Batch, make_batch, pad, padded_groups
 from foretell.data.data_use import hash_documents
 from foretell.data.documents import Document
-from foretell.device import autocast
-from foretell.distributed.world import evaluating_world
 from foretell.errors import CheckpointError, DataError, UsageError
-from foretell.evaluation.overlap import TEXT, TEXT_ROWS, Overlap, overlap_entry, overlap_lines, overlap_with
+from foretell.evaluation.loss import (
+    TOKENS_AT_ONCE,
+    WITHOUT_BITS,
+    Evaluation,
+    Progress,
+    bits_per_byte,
+    evaluate,
+    has_bits_per_byte,
+    json_number,
+    silent,
+)
+from foretell.evaluation.material import TEXT, TEXT_ROWS
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.text.tokenizer import ALLOW_SPECIAL
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.html import Shown
-
-TOKENS_AT_ONCE = 8192  # per batch
-FIRST_ROWS = 4  # rows of the first batch for `first_loss`
-WITHOUT_BITS = "not of words, among which rare ones are one token"
-
-Progress = Callable[[int, int], None]  # (done, total)
-
-
-def silent(done: int, total: int) -> None:
-    """Ignore progress."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """loss: mean in nats per token. tokens: number of predictions."""
-
-    loss: float
-    tokens: int
-
-    @property
-    def perplexity(self) -> float:
-        return perplexity(self.loss)
-
-
-def perplexity(loss: float) -> float:
-    """exp(loss) for a loss in nats per token; infinity if that is too large for a float."""
-    return math.exp(loss) if loss < 700 else math.inf
-
-
-def json_number(value: float) -> float | None:
-    """The value; None if it is not finite, which JSON cannot write."""
-    return value if math.isfinite(value) else None
-
-
-def has_bits_per_byte(tokenizer: Tokenizer) -> bool:
-    """False for words: rare ones are one token, and white space is lost, so tokens do not stand for all bytes."""
-    return tokenizer.kind != "words"
-
-
-def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
-    """A loss in nats per token as bits per byte of UTF-8 text, which does not depend on the tokenizer."""
-    return loss / math.log(2) * tokens / text_bytes
-
-
-@torch.no_grad()
-def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype = torch.float32) -> Evaluation:
-    """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards.
-
-    In a block of `evaluations_shared_by`, process r of N scores batches r, r + N, ...; the batches' sums are added in
-    the order of the batches. With equal weights the result is bit-identical to a single process.
-    """
-    was_training = objective.training
-    objective.eval()
-    device = next(iter((*objective.parameters(), *objective.buffers()))).device
-    world, remaining = evaluating_world(), iter(batches)
-    sums: list[tuple[float, float]] = []  # (loss, targets) of each batch, 0 for other ranks
-    while group := list(islice(remaining, world.size)):
-        # A process without a batch in the last group repeats the first one: a pass over shards needs all processes
-        batch = group[world.rank] if world.rank < len(group) else group[0]
-        with autocast(device, dtype):
-            loss = objective(batch.to(device))
-        own = float(loss.sum), float(loss.count)
-        sums += [own if rank == world.rank else (0.0, 0.0) for rank in range(len(group))]
-    objective.train(was_training)
-    total, count = 0.0, 0.0
-    for batch_total, batch_count in world.sum(torch.tensor(sums, dtype=torch.float64)).tolist():
-        total, count = total + batch_total, count + batch_count
-    return Evaluation(total / max(count, 1.0), int(count))
-
-
-def first_loss(objective: nn.Module, batch: Batch, dtype: torch.dtype) -> float:
-    """The loss of a model before its first step, on a few rows of its first batch."""
-    return evaluate(objective, [batch.rows(0, FIRST_ROWS)], dtype).loss
-
-
-def describe_first_loss(loss: float, vocab_size: int, when: str = "untrained") -> str:
-    """A line for the log: the loss, and the loss of a uniform distribution over the vocabulary."""
-    return f"{when:<12}loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"
 
 
 @dataclass(frozen=True)
@@ -192,15 +123,22 @@ def predicted_text(tokenizer: Tokenizer, text: str) -> PredictedText:
     tokenizer.note_spelled([text], ALLOW_SPECIAL)
     encoded, first = tokenizer.encode_long(text), max(1, len(tokenizer.start_ids))
     added = np.array(tokenizer.missing_start(encoded), dtype=np.int32)
-    unpredicted = 0 if len(added) else len(tokenizer.decode(encoded[:first]).encode())
+    unpredicted = 0 if len(added) else bytes_of_start(tokenizer, encoded[:first].tolist())
     return PredictedText(np.concatenate([added, encoded]), first, max(0, len(text.encode()) - unpredicted))
+
+
+def bytes_of_start(tokenizer: Tokenizer, ids: list[int]) -> int:
+    """The bytes of a text's first tokens. `decode` writes a part of a character as U+FFFD, of three bytes; single
+    tokens have a space before the first word, which the text may lack.
+    """
+    return min(len(tokenizer.decode(ids).encode()), sum(len(tokenizer.bytes_of(token)) for token in ids))
 
 
 def predicted_row(tokenizer: Tokenizer, row: Document) -> PredictedText:
     """A row as in training, up to its end token. For a prompt with an answer, only the answer is predicted."""
     texts = list(row.pieces())
     tokenizer.note_spelled(texts, ALLOW_SPECIAL)
-    ids, prompt_length = make_row(tokenizer, map(tokenizer.encode, texts))
+    ids, prompt_length = tokenizer.make_row(map(tokenizer.encode, texts))
     if len(texts) == 1:
         return predicted_text(tokenizer, texts[0])._replace(ids=np.array(ids))
     return PredictedText(np.array(ids), max(1, prompt_length), len(texts[1].encode()))

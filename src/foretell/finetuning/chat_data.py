@@ -15,7 +15,7 @@ from torch import Tensor
 from foretell.data.batch import IGNORED, PADDING, Batch, make_document_batch
 from foretell.data.data_use import hash_documents
 from foretell.data.loader import EpochOrder, iter_spread
-from foretell.errors import CheckpointError, DataError, TokenizerError
+from foretell.errors import CheckpointError, DataError, TokenizerError, counted
 from foretell.files import new_files, sha256
 from foretell.finetuning.conversations import Conversation
 from foretell.finetuning.inputs import are_few
@@ -25,6 +25,14 @@ from foretell.text.chat_template import ChatFormat, ChatTokens
 
 CHATS = "chats.safetensors"  # in the run's folder for tokens
 Truncation = Literal["drop", "tail"]
+
+
+@dataclass(frozen=True)
+class EncodedConversation:
+    """A conversation, and its tokens: usually one ChatTokens (`ChatFormat.encode`)."""
+
+    conversation: Conversation
+    chats: list[ChatTokens]
 
 
 @dataclass(frozen=True)
@@ -74,15 +82,16 @@ def unflattened(ids: Tensor, is_answer: Tensor, lengths: Tensor) -> list[ChatTok
 
 def encode_all(
     conversations: Sequence[Conversation], chat_format: ChatFormat, context_length: int, truncation: Truncation | None
-) -> tuple[list[ChatTokens], list[str]]:
-    """The tokens of conversations that fit the context, and notes on the others.
+) -> tuple[list[EncodedConversation], list[str]]:
+    """The conversations that fit the context with their tokens, and notes on the others.
 
     Longer conversations are left out (`drop`) or cut off at their ends (`tail`). Without a `truncation`, a few are left
     out, and more are a DataError. Raises TokenizerError, with the row, for a conversation that the template or the
     tokenizer cannot write.
     """
-    pairs = [(chat, conversation) for conversation in conversations for chat in encode_one(conversation, chat_format)]
+    encoded = [EncodedConversation(each, encode_one(each, chat_format)) for each in conversations]
     room = context_length + 1  # the last token is predicted, but not read
+    pairs = [(chat, each.conversation) for each in encoded for chat in each.chats]
     long = [(chat, conversation) for chat, conversation in pairs if len(chat) > room]
     if truncation is None and not are_few(len(long), len(pairs)):
         longest, conversation = max(long, key=lambda pair: len(pair[0]))
@@ -91,18 +100,23 @@ def encode_all(
             f"longest is {conversation.where} with {len(longest):,}; --truncate drop leaves them out, --truncate tail "
             "cuts off their ends"
         )
-    cut = [ChatTokens(chat.ids[:room], chat.is_answer[:room]) for chat, _ in pairs]
-    kept = [chat for chat, (whole, _) in zip(cut, pairs, strict=True) if len(whole) <= room or truncation == "tail"]
-    learnable = [chat for chat in kept if any(chat.is_answer[1:])]
-    if not learnable:
-        raise DataError(f"no answer fits the context of {context_length} tokens; take a model with a longer context")
+    if truncation != "tail":
+        encoded = [replace(each, chats=[chat for chat in each.chats if len(chat) <= room]) for each in encoded]
+    cut = [replace(each, chats=[chat.cut(room) for chat in each.chats]) for each in encoded]
+    learnable = [replace(each, chats=[chat for chat in each.chats if any(chat.is_answer[1:])]) for each in cut]
+    fitting = [each for each in learnable if each.chats]
+    if not fitting:
+        raise DataError(
+            f"none of {counted(len(conversations), 'conversation')} (the first: {conversations[0].where}) has an "
+            f"answer within the context of {context_length} tokens; take a model with a longer context"
+        )
     notes = []
     if long:
         done = "cut off at their ends" if truncation == "tail" else "left out"
         notes.append(f"{len(long):,} of {len(pairs):,} conversations are longer than the context: {done}")
-    if without := len(kept) - len(learnable):
+    if without := sum(len(each.chats) for each in cut) - sum(len(each.chats) for each in fitting):
         notes.append(f"{without:,} of {len(pairs):,} conversations have no answer within the context: left out")
-    return learnable, notes
+    return fitting, notes
 
 
 def hash_chats(chats: Sequence[ChatTokens]) -> np.ndarray:
@@ -117,9 +131,13 @@ def encode_one(conversation: Conversation, chat_format: ChatFormat) -> list[Chat
         raise TokenizerError(f"{conversation.where}: {error}") from None
 
 
+def tokens_of(conversations: Sequence[EncodedConversation]) -> list[ChatTokens]:
+    return [chat for each in conversations for chat in each.chats]
+
+
 def split(
-    conversations: Sequence[Conversation], fraction: float, seed: int
-) -> tuple[list[Conversation], list[Conversation]]:
+    conversations: Sequence[EncodedConversation], fraction: float, seed: int
+) -> tuple[list[EncodedConversation], list[EncodedConversation]]:
     """Split into training and held-out conversations by the seed; two or more leave at least one in each part."""
     count = len(conversations)
     held = min(count - 1, max(1, round(count * fraction))) if fraction > 0 else 0

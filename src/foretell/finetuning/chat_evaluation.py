@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import UsageError
-from foretell.evaluation.overlap import CHATS, Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.evaluation.perplexity import TOKENS_AT_ONCE, evaluate, json_number, perplexity
-from foretell.finetuning.chat_data import PackedChats, encode_all, hash_chats
+from foretell.evaluation.loss import TOKENS_AT_ONCE, evaluate, json_number, perplexity
+from foretell.evaluation.material import CHATS
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
+from foretell.finetuning.chat_data import PackedChats, encode_all, hash_chats, tokens_of
 from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
 from foretell.finetuning.conversations import Conversation, ConversationReader
 from foretell.inference.completion import Completion, make_completer
@@ -24,6 +26,9 @@ from foretell.typesetting.html import Shown
 
 ANSWERS, ANSWER_TOKENS = 5, 64
 DIFFERENT = "The losses are over different tokens: the models do not have the same template, tokenizer and context."
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,10 @@ def evaluate_chats(
     for model in models:
         if command := command_of(model.name, [part.kind for part in model.parts.values()]):
             raise UsageError(f"{model.name} has no conversations; use it with: {command}")
-    conversations = ConversationReader().read(paths)[:limit]
+    reader = ConversationReader()
+    conversations = reader.read(paths)[:limit]
+    for note in reader.notes:
+        logger.info(f"note        {note}")
     asked = [each for each in conversations if each.messages[-1].role == "assistant"][:questions]
     figures, answers = [], [dict[str, Completion]() for _ in asked]
     for model in models:
@@ -135,7 +143,8 @@ def figures_of(
     model: LanguageModel, template: str, conversations: Sequence[Conversation], chat_format: ChatFormat
 ) -> AnswerFigures:
     context = model.config.context_length
-    chats, notes = encode_all(conversations, chat_format, context, "tail")
+    encoded, notes = encode_all(conversations, chat_format, context, "tail")
+    chats = tokens_of(encoded)
     packed = PackedChats(chats, context)
     rows = max(1, TOKENS_AT_ONCE // packed.length)
     loss = evaluate(Objective(model.decoder), packed.iter_batches(rows)).loss

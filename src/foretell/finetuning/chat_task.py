@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
-from foretell.config import DataConfig, ModelConfig, SamplingConfig, Section, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import Section
+from foretell.config.training import DataConfig, TrainingConfig
 from foretell.data.batch import Batch
 from foretell.data.data_use import DataUse
-from foretell.evaluation.overlap import CHATS
-from foretell.evaluation.perplexity import evaluate, perplexity
+from foretell.evaluation.loss import evaluate, perplexity
+from foretell.evaluation.material import CHATS
 from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
 from foretell.finetuning.chat_data import ChatData, PackedChats, hash_chats
 from foretell.inference.completion import make_completer

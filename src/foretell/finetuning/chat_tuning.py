@@ -9,24 +9,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.errors import as_path
 from foretell.files import TOKENIZER_FILE, sha256, sync
-from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, encode_all, split
+from foretell.finetuning.chat_data import (
+    CHATS,
+    ChatData,
+    EncodedConversation,
+    PackedChats,
+    Truncation,
+    encode_all,
+    split,
+    tokens_of,
+)
 from foretell.finetuning.chat_task import ChatConfig, ChatTask
 from foretell.finetuning.conversations import ConversationReader
 from foretell.finetuning.request import FEWEST_STEPS
 from foretell.finetuning.split import count_repeated
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.loading import Start
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_recipe
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
+from foretell.session.start import Start
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.text.chat_template import (
     ChatFormat,
@@ -185,24 +196,26 @@ def choose_tokens(request: ChatRequest, template: ChatTemplate, tokenizer: Token
 
 
 def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int) -> ChatData:
-    """The tokenized conversations, split."""
+    """The tokenized conversations that fit, split."""
     reader = ConversationReader()
-    conversations = reader.read([as_path("data", path) for path in request.data])
+
+    def read(paths: Sequence[str | Path]) -> tuple[list[EncodedConversation], list[str]]:
+        return encode_all(
+            reader.read([as_path("data", path) for path in paths]), chat_format, context_length, request.truncate
+        )
+
+    train, notes = read(request.data)
     if request.dev is not None:
-        train, held_out = conversations, reader.read([as_path("dev", request.dev)])
-    else:
-        train, held_out = split(conversations, request.configured("data").validation_fraction, 0)
-    notes = list(reader.notes)
-    if repeated := count_repeated([each.messages for each in train], [each.messages for each in held_out]):
-        notes.append(f"{repeated:,} of the held-out conversations are also learned from, word for word")
-    parts = []
-    for part in (train, held_out):
-        chats, more = encode_all(part, chat_format, context_length, request.truncate) if part else ([], [])
-        parts.append(chats)
+        held_out, more = read([request.dev])
         notes += more
-    for note in notes:
+    else:
+        train, held_out = split(train, request.configured("data").validation_fraction, 0)
+    learned, evaluated = ([each.conversation.messages for each in part] for part in (train, held_out))
+    if repeated := count_repeated(learned, evaluated):
+        notes.append(f"{repeated:,} of the held-out conversations are also learned from, word for word")
+    for note in [*reader.notes, *notes]:
         logger.info(f"note        {note}")
-    return ChatData(*parts)
+    return ChatData(tokens_of(train), tokens_of(held_out))
 
 
 def choose_lora(request: ChatRequest, start: ModelConfig, model: ModelConfig) -> LoRAConfig | None:

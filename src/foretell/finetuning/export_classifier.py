@@ -16,7 +16,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.convert.export import SHARD_BYTES, config_json, rounded, stored_arrays, write_tokenizer, write_weights
 from foretell.convert.families import choose_family
 from foretell.convert.family import Family, iter_ours, iter_theirs

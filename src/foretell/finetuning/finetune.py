@@ -22,14 +22,14 @@ from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read
 from foretell.finetuning.tfidf import tuned_baseline
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.loading import Start
 from foretell.retired import without_retired_fields
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_model, kept_data
 from foretell.session.failures import explain_stop
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.reporter import Reporter
-from foretell.session.session import Session
+from foretell.session.start import Start
+from foretell.session.state import SessionState
 from foretell.text import Tokenizer
 
 NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"
@@ -152,7 +152,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             f"{training.learning_rate:g}, lambda {task.config.finetuning.lm_weight:g}",
         ]
 
-    def opened(self, session: Session[FinetuneTask]) -> None:
+    def opened(self, session: SessionState[FinetuneTask]) -> None:
         """Compute the baseline, so that the training can be compared with it; a finished run has it in its report."""
         files, path = session.task.data.files, session.run.directory / REPORT
         if session.task.has_held_out and session.world.is_first:
@@ -161,7 +161,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
                 self.baseline = known or tuned_baseline(session.task.head.task, files.train, files.dev)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
-    def closed(self, session: Session[FinetuneTask]) -> None:
+    def closed(self, session: SessionState[FinetuneTask]) -> None:
         if session.task.has_held_out and session.world.is_first:
             write_report(session, self.baseline)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.device import autocast
 from foretell.errors import CheckpointError, UsageError
 from foretell.finetuning.inputs import EncodedExample, InputFormat, TaskBatch, iter_by_length, with_input_tokens

@@ -27,17 +27,16 @@ from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_ba
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.predict import TaskInputModel, given_texts
 from foretell.insight.attribution.direct_logit_attribution import DirectContribution, part_table
-from foretell.insight.attribution.shapley import Masks, Numbers, WordEffects
 from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.attribution.word_effects import (
+    Masks,
+    Numbers,
     WordRow,
-    joined_to_fit,
     largest_in_order,
-    sum_parts,
-    word_effects,
+    leave_out,
     word_table,
 )
-from foretell.insight.page.outcomes import Outcomes
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
@@ -50,14 +49,13 @@ SHOWN_PARTS = 12
 
 @dataclass(frozen=True)
 class WordContribution:
-    """A word of the texts: its effect on the logit, the effect's standard error if sampled, its direct contribution.
+    """A word of the texts: its effect on the logit, and its direct contribution.
 
     source: the index of its text among the texts of the example.
     """
 
     text: str
     effect: float
-    error: float
     value: float
     source: int = 0
 
@@ -87,7 +85,7 @@ class LabelAttribution(Shown):
     The logit is the logit of `label` minus the logit of `against`, or minus the mean over all labels. For a number task
     it is the number, for a choice the score of the answer. The direct contributions of words and special tokens (or of
     parts) plus `constant`, the mean of the numbers, add up to `total`, which equals the logit up to rounding.
-    unit: the unit of a row, `word`, `token` or a span such as `span of 2 words`.
+    unit: the unit of a row, `word` or `token`.
     """
 
     prediction: TaskPrediction
@@ -96,7 +94,6 @@ class LabelAttribution(Shown):
     unit: str
     words: list[WordContribution]
     special_tokens: SpecialTokens
-    effects: WordEffects
     parts: list[DirectContribution]
     constant: float
     total: float
@@ -111,7 +108,6 @@ class LabelAttribution(Shown):
             [
                 Paragraph(f"predicted: {self.prediction.short().strip()}"),
                 *self.tables(),
-                *sum_parts(self.effects, "word" if self.unit.endswith("words") else self.unit),
                 *self.special_tokens.parts(),
                 DocumentSection("by part of the model", [table]),
             ],
@@ -124,15 +120,15 @@ class LabelAttribution(Shown):
         sections = []
         for source in sources:
             words = [word for word in self.words if word.source == source]
-            rows = [WordRow(word.text, word.effect, word.error, {"direct": signed(word.value)}) for word in words]
+            rows = [WordRow(word.text, word.effect, {"direct": signed(word.value)}) for word in words]
             shown = largest_in_order(rows)
             title = f"by {self.unit}" + (f", text {source + 1}" if len(sources) > 1 else "")
             title += f", the {len(shown)} largest of {len(rows)}" if len(shown) < len(rows) else ""
-            sections.append(DocumentSection(title, [word_table(shown, longest, self.unit.split()[0])]))
+            sections.append(DocumentSection(title, [word_table(shown, longest, self.unit)]))
         return sections
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "prediction": self.prediction.to_json(), "effects": self.effects.to_json()}
+        return {**asdict(self), "prediction": self.prediction.to_json()}
 
 
 SPECIAL = -1  # the word index of a special token
@@ -146,15 +142,11 @@ def attribute_label(
     label: str | None = None,
     against: str | None = None,
     pieces: bool = False,
-    passes: int | None = None,
-    seed: int = 0,
 ) -> LabelAttribution:
     """Attribute the prediction of a tuned model for the texts of one example to its words.
 
     label: by default the predicted one. against: another label; by default the mean of all. pieces: use tokens instead
-    of words. passes: compute Shapley values from at most this number of passes, with neighbouring words of a long text
-    joined; by default the effects are of leaving out single words. seed: for the sampled orders of words. Raises
-    UsageError for an unknown label, `against` with a number or a choice, a model without a head and too few passes.
+    of words. Raises UsageError for an unknown label, `against` with a number or a choice, and a model without a head.
     """
     head, inputs = head_of(model), input_format(model)
     texts = given_texts(head.task, texts)
@@ -167,38 +159,29 @@ def attribute_label(
     divide = pieces_of if pieces else words_of
     divided = [divide(model.tokenizer, text) for text in texts]
     words = ExampleWords(head.task, inputs, example, divided, readout.sequence)
-    joined = joined_to_fit(divided, {source for source, _ in words.words}, passes)
-    words = ExampleWords(head.task, inputs, example, joined, readout.sequence)
 
     def numbers(masks: Masks) -> Numbers:
         outputs = example_outputs(model, head, words.without(masks))
         return readout.logit_of(torch.from_numpy(np.stack(outputs))).numpy()
 
-    effects = word_effects(numbers, len(words.words), passes, seed)
+    full, without = leave_out(numbers, len(words.words))
     values, special, parts = direct_contributions(model, head, words, readout)
     total = sum(parts.values()) + readout.constant
-    rows = zip(words.words, effects.values, effects.errors, values, strict=True)
     return LabelAttribution(
         prediction=prediction,
         label=readout.title,
         against=readout.minus,
-        unit=unit_name("token" if pieces else "word", divided, joined),
+        unit="token" if pieces else "word",
         words=[
-            WordContribution(word.text, effect, error, value, source) for (source, word), effect, error, value in rows
+            WordContribution(word.text, full - left, value, source)
+            for (source, word), left, value in zip(words.words, without, values, strict=True)
         ],
         special_tokens=special,
-        effects=effects,
         parts=[DirectContribution(name, value) for name, value in parts.items()],
         constant=readout.constant,
         total=total,
         logit=float(readout.logit_of(torch.from_numpy(outputs))),
     )
-
-
-def unit_name(unit: str, divided: Sequence[list[Word]], joined: Sequence[list[Word]]) -> str:
-    """`word`, or `span of 3 words` if words were joined."""
-    length = max(-(-len(words) // len(spans)) for words, spans in zip(divided, joined, strict=True))
-    return unit if length == 1 else f"span of {length} {unit}s"
 
 
 class ExampleWords:

@@ -9,7 +9,8 @@ from typing import Any
 from foretell.data.memory import as_source
 from foretell.data.table import open_table
 from foretell.errors import shell_words
-from foretell.evaluation.overlap import ROWS, Overlap, overlap_entry, overlap_lines, overlap_with
+from foretell.evaluation.material import ROWS
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.files import format_duration, write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
@@ -21,9 +22,9 @@ from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.run import REPORT, REPORT_PICTURE
 from foretell.runs.summary import RunReport
-from foretell.session.failures import command_name
+from foretell.session.commands import command_name
 from foretell.session.plots import draw_if_possible, picture, points_of
-from foretell.session.session import Session
+from foretell.session.state import SessionState
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.html import Shown
@@ -32,14 +33,12 @@ from foretell.typesetting.text import shorten
 SHOWN = 20  # labels whose figures are displayed
 
 
-def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> None:
+def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) -> None:
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
     best, task, kind = session.run.best(), session.task, session.task.head.task
     model, dev = load_model(best.directory, session.device), task.data.dev
-    outputs, targets = (
-        head_outputs(model.decoder, head_of(model), dev, session.dtype),
-        [example.target for example in dev],
-    )
+    outputs = head_outputs(model.decoder, head_of(model), dev, session.dtype)
+    targets = [example.target for example in dev]
     report: dict[str, Any] = {
         "task": kind.name,
         "examples": {"train": len(task.data.train), "dev": len(dev)},
@@ -68,7 +67,7 @@ def baseline_advice(figures: Mapping[str, float], baseline: Mapping[str, Any]) -
     return ["the baseline is better than this model"] if is_better else []
 
 
-def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) -> list[str]:
+def longer_advice(session: SessionState[FinetuneTask], figures: Mapping[str, float]) -> list[str]:
     """The command that trains longer, if the last evaluation was the best and not all predictions are right.
 
     Checkpoints between two evaluations are evaluated too.
@@ -84,7 +83,7 @@ def longer_advice(session: Session[FinetuneTask], figures: Mapping[str, float]) 
     return [f"the last evaluation is the best, so longer training may help, with your other options: {command}"]
 
 
-def command_with(session: Session[FinetuneTask], *options: str) -> str:
+def command_with(session: SessionState[FinetuneTask], *options: str) -> str:
     """The command of the run with other options."""
     about = session.task.about
     start = [about["from"]["model"]] if "from" in about else []

@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.memory import as_source
 from foretell.data.table import Table
 from foretell.errors import UsageError
@@ -24,10 +26,10 @@ from foretell.finetuning.settings import (
 )
 from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.language_model import LanguageModel
-from foretell.loading import Start
 from foretell.model.init import make_decoder
 from foretell.model.presets import SIZES, preset, preset_config
 from foretell.session.request import TrainingRequest
+from foretell.session.start import Start
 from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer
 
 BATCH_SIZE = 32  # Radford et al. 2018, section 4.1

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.finetuning.kinds import DecimalMark, Pool, Truncate, known_task
 from foretell.model.lora import LoRAConfig
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.table import Table, open_table
-from foretell.evaluation.overlap import ROWS
+from foretell.evaluation.material import ROWS
 from foretell.finetuning.columns import SAMPLED, check_columns, columns_by_cells
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel, load_model
-from foretell.loading import Start
 from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
 from foretell.saved_model.part import LORA, add_adapters
 from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Machine, Training
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
+from foretell.session.start import Start
 from foretell.weight_shapes import weight_shapes
 
 SMALL_WIDTH = 512  # narrower models have a larger default learning rate

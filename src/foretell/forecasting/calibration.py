@@ -22,7 +22,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import Field, model_validator
 
-from foretell.config import Section, Size, make_section
+from foretell.config.model import Size
+from foretell.config.section import Section, make_section
 from foretell.files import read_json
 from foretell.forecasting.metrics import seasonal_naive
 from foretell.forecasting.series import Window

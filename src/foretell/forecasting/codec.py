@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from foretell.config import Section, Size, make_section
+from foretell.config.model import Size
+from foretell.config.section import Section, make_section
 from foretell.files import write_json
 from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibration
 from foretell.forecasting.series import Earlier

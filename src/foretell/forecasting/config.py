@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from foretell.config import ModelConfig, Section, Size, TrainingConfig
+from foretell.config.model import ModelConfig, Size
+from foretell.config.section import Section
+from foretell.config.training import TrainingConfig
 from foretell.forecasting.codec import CodecConfig
 
 

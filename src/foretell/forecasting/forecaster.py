@@ -13,12 +13,13 @@ from typing import cast
 
 import numpy as np
 
-from foretell.config import SamplingConfig, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.memory import Frame
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError, check_type, counted
-from foretell.evaluation.perplexity import Progress, silent
+from foretell.evaluation.loss import Progress, silent
 from foretell.forecasting.calibration import Bounds, Combination, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodecPart, TrainedCodec, scale_of
 from foretell.forecasting.series import Series, check_size, choose_seasons, default_horizon, single, value_text

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.overlap import VALUES, Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.evaluation.perplexity import Progress, silent
+from foretell.evaluation.loss import Progress, silent
+from foretell.evaluation.material import VALUES
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.forecasting import metrics
 from foretell.forecasting.forecaster import Forecaster
 from foretell.forecasting.series import Series, Window, hash_values

@@ -52,6 +52,7 @@ from foretell.forecasting.series_layout import (
     choose_layout,
     is_counting,
     is_number,
+    refuse_unread_dates,
     with_header,
 )
 
@@ -131,12 +132,13 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
 def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints) -> tuple[list[Series], SeriesFormat]:
     """The series of one file or frame, and its format."""
     cells, separator, zones = table_cells(source, hints)
-    table = make_table(cells, str(source if isinstance(source, Path) else FRAME), has_names=separator is None)
+    name = str(source if isinstance(source, Path) else FRAME)
+    table = make_table(cells, name, has_names=separator is None, date_format=hints.date_format)
     refuse_periods(table.body[0])
     refuse_labels(table)
     layout = choose_layout(table, columns, hints)
     decimal = choose_decimal(table, layout, hints, separator)
-    groups = groups_of(table, layout, decimal or ".")
+    groups = groups_of(table, layout, decimal or ".", hints.date_format)
     date_format = date_format_of(table, layout, hints)
     zone = None if layout.time is None else zones.get(table.names[layout.time])
     untrimmed = on_timelines(groups, table.name, date_format, zone)
@@ -154,7 +156,7 @@ def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints)
     return series, resolved
 
 
-def make_table(cells: Iterable[Cells], name: str, *, has_names: bool) -> SeriesTable:
+def make_table(cells: Iterable[Cells], name: str, *, has_names: bool, date_format: str | None) -> SeriesTable:
     """The rows with their header. has_names: the columns have names, and an empty row is a missing value."""
     rows = TableRows()
     for where, row in cells:
@@ -164,7 +166,7 @@ def make_table(cells: Iterable[Cells], name: str, *, has_names: bool) -> SeriesT
     if not len(rows):
         raise DataError(f"{name} is empty; {LAYOUTS}")
     header, below = rows[0], rows.below_header()
-    table = SeriesTable(header.cells, header.where, below, name) if has_names else with_header(rows, name)
+    table = SeriesTable(header.cells, header.where, below, name) if has_names else with_header(rows, name, date_format)
     if not len(table.body):
         raise DataError(f"{name} has a header and no values")
     return table
@@ -361,12 +363,12 @@ def not_a_number(text: str, where: str) -> DataError:
 Groups = dict[str, tuple[list[str] | None, list[float]]]  # name: (times, or None for 1, 2, 3, ...; values)
 
 
-def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
+def groups_of(table: SeriesTable, layout: Layout, decimal: str, date_format: str | None) -> Groups:
     """The times and values of each series."""
     if layout.kind == "long":
         return long_groups(table, layout, decimal)
     if layout.kind == "rows":
-        return row_groups(table, layout, decimal)
+        return row_groups(table, layout, decimal, header_times(table, date_format))
     names = [table.names[column] for column in layout.values]
     if len(set(table.names)) < len(table.names):
         raise DataError(f"{table.where}: two columns have the same name; rename one")
@@ -403,10 +405,9 @@ def long_groups(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
     return {name: (None if layout.time is None else times, values) for name, (times, values) in groups.items()}
 
 
-def row_groups(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
+def row_groups(table: SeriesTable, layout: Layout, decimal: str, times: list[str] | None) -> Groups:
     """One row per series, its name in the first cell; times in the header, or none."""
     groups: Groups = {}
-    times = header_times(table)
     for row in table.body:
         if row.cells[0] in groups:
             raise DataError(f"{row.where}: a second series '{row.cells[0][:40]}'; give each its own name")
@@ -415,18 +416,21 @@ def row_groups(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
     return groups
 
 
-def header_times(table: SeriesTable) -> list[str] | None:
+def header_times(table: SeriesTable, date_format: str | None) -> list[str] | None:
     """The times in the header of a table with a series per row; None if it has other names."""
     names = table.names[1:]
     is_header = table.body[0].where != table.where and len(names) == max(len(row.cells) for row in table.body) - 1
-    return names if is_header and (all(map(is_time, names)) or (len(names) > 1 and is_counting(names))) else None
+    are_times = all(is_time(name, date_format) for name in names) or (len(names) > 1 and is_counting(names))
+    if is_header and not are_times:
+        refuse_unread_dates(names, table.where)
+    return names if is_header and are_times else None
 
 
 def date_format_of(table: SeriesTable, layout: Layout, hints: FormatHints) -> str | None:
     """The format of the times in the file; None without times."""
     times: dict[str, str] = {}
     if layout.kind == "rows":
-        times = dict.fromkeys(header_times(table) or (), table.where)
+        times = dict.fromkeys(header_times(table, hints.date_format) or (), table.where)
     elif layout.time is not None:
         for row in table.body:
             time = row.cell(layout.time)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretell.config import Section
+from foretell.config.section import Section
 from foretell.data import numbers
 from foretell.data.table import INDEX
 from foretell.errors import DataError, did_you_mean
@@ -20,6 +20,7 @@ from foretell.forecasting.date_format import is_compact, is_time
 
 WHOLE = re.compile(r"\d{1,9}")
 CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?( ?[AP]M)?")  # a time of day
+DATED = re.compile(r"(.*[^\w.])?(1[5-9]|2[01])\d\d(\W.*)?|\d+[./-]\d+[./-]\d+.*|[A-Z][a-z]{2}[- ]\d\d")
 MISSING = frozenset(("", "na", "nan", "null", "none", "n/a", "#n/a", "nat", "<na>", "."))
 TIME_NAMES = frozenset(
     ("ds", "date", "time", "timestamp", "datetime", "month", "year", "week", "day", "t", "step", "jahr", "année")
@@ -28,7 +29,8 @@ ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series", "item", "store"
 TARGET_NAMES = ("y", "target", "value", "sales")
 LAYOUTS = (
     "give the columns unique_id, ds, y; or times in the first column and a series in each other; or a series in each "
-    "row after its name; or a single column; or name columns with --time-column, --id-column, --target-column"
+    "row after its name; or a single column; or name columns with --time-column, --id-column, --target-column, and the "
+    "form of dates with --date-format"
 )
 OWN_PAST = "a series is forecast only from its own past"
 
@@ -54,6 +56,10 @@ class FormatHints(NamedTuple):
 
     given: SeriesFormat = DETECT
     remembered: SeriesFormat = DETECT
+
+    @property
+    def date_format(self) -> str | None:
+        return self.given.date_format or self.remembered.date_format
 
     def column(self, table: SeriesTable, field: str) -> int | None:
         """The column given by an option, or named as in the other file; None if neither exists."""
@@ -167,23 +173,19 @@ def is_number(cell: str) -> bool:
     return cell.lower() in MISSING or numbers.is_number(cell)
 
 
-def is_date(cell: str) -> bool:
-    """True for a time that cannot also be a number, such as 1.1994."""
-    return is_time(cell) and not is_number(cell)
-
-
-def with_header(rows: TableRows, name: str) -> SeriesTable:
+def with_header(rows: TableRows, name: str, date_format: str | None) -> SeriesTable:
     """The table below its header; a file without a header gets the column names ds, y, or 1, 2, 3."""
     first = rows[0].cells
     names = [str(index) for index in range(1, len(first) + 1)]
     is_value = [is_number(cell) for cell in first]
+    is_date = [is_time(cell, date_format) for cell in first]
     is_compact_first = len(first) > 1 and all(is_compact(row.cell(0)) for row in rows)
-    if (is_date(first[0]) and all(is_value[1:]) and len(first) > 1) or (is_compact_first and all(is_value)):
+    if (is_date[0] and all(is_value[1:]) and len(first) > 1) or (is_compact_first and all(is_value)):
         names = ["ds", "y"] if len(first) == 2 else ["ds", *(f"y{index}" for index in range(1, len(first)))]
         logger.info(f"{rows[0].where}: a time and numbers, so the file has no header")
     elif all(is_value):
         names = ["y"] if len(first) == 1 else names
-    elif len(first) > 2 and any(map(is_date, first)) and any(is_value) and not all(map(is_date, first[1:])):
+    elif len(first) > 2 and any(is_date) and any(is_value) and not all(is_date[1:]):
         logger.info(f"{rows[0].where}: a time and a number, so the file has no header")
     elif len(first) <= 2 or not all(is_value[1:]) or is_counting(first[1:]):
         return SeriesTable(first, rows[0].where, rows.below_header(), name)
@@ -222,6 +224,7 @@ def choose_layout(table: SeriesTable, columns: Sequence[str], hints: FormatHints
         return Layout("one column", others)
     longest = max(len(row.cells) for row in table.body)
     if not is_number(first[0]) and len(first) > 1 and all(map(is_number, first[1:])) and longest > 2:
+        refuse_unread_dates([row.cell(0) for row in table.body], table.body[0].where)
         return Layout("rows", list(range(1, longest)), id=0)
     raise DataError(
         f"{table.where}: the meaning of the columns {', '.join(table.names)[:80]} is not clear; {LAYOUTS}; or series "
@@ -230,19 +233,23 @@ def choose_layout(table: SeriesTable, columns: Sequence[str], hints: FormatHints
 
 
 def find_time(table: SeriesTable, hints: FormatHints) -> int | None:
-    """The column of times: by dates in the first row, by its name, or by dates such as 1.1994."""
+    """The column of times: by dates in the first row, or by its name."""
     if (known := hints.column(table, "time_column")) is not None:
         return known
     first = table.body[0]
     named = [index for index, name in enumerate(table.names) if name.lower() in TIME_NAMES]
-    dated = [index for index in range(len(table.names)) if is_date(first.cell(index))]
+    dated = [index for index in range(len(table.names)) if is_time(first.cell(index), hints.date_format)]
     both = [index for index in dated if index in named] or dated or named
-    if not both and len(table.names) > 1 and all(is_time(row.cell(0)) for row in table.body):
-        return 0
     if len(both) > 1 and dated and both[0] != 0:
         names = ", ".join(table.names[index] for index in both)
         raise DataError(f"{table.where}: the columns {names} have times; --time-column names the one to use")
     return both[0] if both else None
+
+
+def refuse_unread_dates(names: Sequence[str], where: str) -> None:
+    """Refuse names that are all dates of a form that only --date-format reads, or that end with years."""
+    if names and all(map(DATED.fullmatch, names)):
+        raise DataError(f"{where}: '{names[0][:40]}' may be a time; give its form, such as --date-format '%d %b %Y'")
 
 
 def is_row_count(table: SeriesTable, index: int) -> bool:

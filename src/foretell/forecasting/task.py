@@ -17,8 +17,8 @@ from torch import Tensor
 from foretell.data.batch import Batch
 from foretell.data.data_use import DataUse
 from foretell.errors import DataError
-from foretell.evaluation.overlap import VALUES
-from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
+from foretell.evaluation.loss import describe_first_loss, evaluate, first_loss
+from foretell.evaluation.material import VALUES
 from foretell.forecasting.calibration import FEWEST_WINDOWS, Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig

@@ -13,7 +13,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 
-from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, check_known, make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.memory import check_some
 from foretell.device import DeviceName
 from foretell.errors import ConfigError, counted, expanded
@@ -29,14 +31,15 @@ from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_fo
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.forecasting.windows import held_out_values
 from foretell.language_model import load_model
-from foretell.loading import Start, load_start
 from foretell.model.decoder import Decoder
 from foretell.runs.run import Run
 from foretell.session.budget import SERIES
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, kept_data
+from foretell.session.protocol import load_start
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.session import Session
+from foretell.session.start import Start
+from foretell.session.state import SessionState
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series
@@ -215,7 +218,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     ) -> ForecastTask:
         return ForecastTask(config, data, model, about)
 
-    def closed(self, session: Session[ForecastTask]) -> None:
+    def closed(self, session: SessionState[ForecastTask]) -> None:
         """Choose the combination and calibrate the intervals of the best checkpoint on held-out windows."""
         if not session.world.is_first or not session.task.has_held_out:
             return

@@ -6,7 +6,8 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from foretell.generation.sampling import TokenChooser
+from foretell.config.sampling import SamplingConfig
+from foretell.generation.sampling import Sampler, TokenChooser
 from foretell.generation.scheduler import Event, Scheduler, blocks_needed
 from foretell.generation.sequence import Rules, Sequence, check_length, rules_of
 from foretell.generation.speculation import Proposer
@@ -36,6 +37,22 @@ def generate(
         sequence.rules = rules
         check_length(sequence, decoder.config.context_length)
     return (event for event in run(make_scheduler(decoder, sequences), sequences) if event.token not in rules.end_ids)
+
+
+def continue_prompt(
+    decoder: Decoder,
+    prompt: list[int],
+    sampling: SamplingConfig,
+    max_tokens: int,
+    *,
+    vocab_size: int,
+    end_ids: Collection[int],
+) -> list[int]:
+    """The ids after a prompt, up to one of end_ids; only ids below vocab_size are sampled."""
+    sequence = Sequence(prompt)
+    for _ in generate(decoder, [sequence], Sampler(sampling, vocab_size), max_tokens, end_ids=end_ids):
+        pass
+    return sequence.generated
 
 
 def run(scheduler: Scheduler, sequences: Iterable[Sequence]) -> Iterator[Event]:

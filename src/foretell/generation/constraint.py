@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import UsageError
 from foretell.generation.filters import Prefix, Prefixes
 

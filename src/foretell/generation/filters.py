@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import ConfigError
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 
 from foretell.errors import Interrupted
-from foretell.generation.logit_digests import logits_digest
 from foretell.generation.logprobs import TokenLogprob, token_logprobs
 from foretell.generation.sequence import Sequence, rules_of
 
@@ -67,7 +66,6 @@ class ChosenToken(NamedTuple):
 
     token: int
     logprob: TokenLogprob | None
-    digest: bytes | None = None
 
 
 def choose(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken | Exception]:
@@ -93,8 +91,7 @@ def choose_together(rows: list[LogitsRow], logits: Tensor) -> list[ChosenToken]:
         wanted = taken(logits, list(counts))[:, : sampler.vocab_size]
         measured = token_logprobs(wanted, [tokens[index] for index in counts], list(counts.values()))
         logprobs = dict(zip(counts, measured, strict=True))
-    digests = {index: logits_digest(logits[index]) for index in free if rules_of(rows[index].sequence).digests}
-    return [ChosenToken(token, logprobs.get(index), digests.get(index)) for index, token in enumerate(tokens)]
+    return [ChosenToken(token, logprobs.get(index)) for index, token in enumerate(tokens)]
 
 
 def taken(logits: Tensor, rows: list[int]) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import UsageError, check_type
 from foretell.generation.constraint import Constraint, TokenBytes
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters, narrow, odds

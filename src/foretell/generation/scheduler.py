@@ -363,8 +363,6 @@ class Scheduler:
             if index < 0:
                 sequence.prompt_logprobs.append(choice.logprob)
                 continue
-            if choice.digest is not None:
-                sequence.digests.append(choice.digest)
             self._append(sequence, choice.token)
             events.append(Event(sequence, choice.token, choice.logprob))
             if sequence.finish_reason is not None or index == len(guess) or choice.token != guess[index]:

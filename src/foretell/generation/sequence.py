@@ -24,7 +24,7 @@ class Rules:
     tokens that end a sequence; they are added to it. slide: a sequence that fills the context continues from its last
     half, which is read again (a context shift). top_logprobs: the number of most likely tokens to report with the
     log-probability of each generated token; 0: report only the token's; None: no log-probabilities. prompt_logprobs:
-    the same for the prompt's tokens. digests: keep a digest of the logits from which each token was sampled.
+    the same for the prompt's tokens.
     """
 
     sampler: TokenChooser
@@ -33,7 +33,6 @@ class Rules:
     slide: bool = False
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
-    digests: bool = False
 
 
 @dataclass(eq=False)
@@ -45,8 +44,7 @@ class Sequence:
     row of its source in a model with an encoder. key: the user; waiting users take turns. Sequences share cached blocks
     only if key and cache_salt are equal. first_logprob: the index of the first prompt token with a log-probability, 1
     or more.
-    prompt_logprobs: one per prompt token, if its rules want them; None before first_logprob. digests: one per generated
-    token, if its rules want them.
+    prompt_logprobs: one per prompt token, if its rules want them; None before first_logprob.
     finish_reason is set once: length (max_tokens reached), end (an end token was sampled), context (the context is
     full), stop (`stop` returned true, the constraint of its sampler is complete, or set by the caller), cancelled, or
     error (its sampler, its stop rule or its form of the model raised `error`).
@@ -63,7 +61,6 @@ class Sequence:
     cache_salt: str = ""
     first_logprob: int = 1
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     num_passed: int = 0  # later sequences that started before it

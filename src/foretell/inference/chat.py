@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack
 
 from torch import Tensor
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError, check_count, check_type, counted
 from foretell.generation.filters import Prefixes
 from foretell.generation.scheduler import Scheduler

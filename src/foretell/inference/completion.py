@@ -10,14 +10,13 @@ from functools import cached_property
 from html import escape
 from typing import Any, Unpack, overload
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.errors import UsageError, check_count, counted
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import FinishReason, Rules, Sequence, check_length
 from foretell.generation.speculation import DraftModel, PromptLookup, Proposer
-from foretell.inference.answer_receipt import AnswerReceipt, ModelIdentity, identity_of, make_receipt
 from foretell.inference.continuation import Continuation
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel, check_model
@@ -106,8 +105,7 @@ class Completion:
     """A prompt and its continuation. `str` gives both; `text` is only the continuation.
 
     The stop string and the end token are left out of `text` and `token_ids`. `receipts`, if requested, has one receipt
-    for each sampled token, including those that were left out. With a strict model, `receipt` covers the
-    whole answer, and others can verify it.
+    for each sampled token, including those that were left out.
     """
 
     prompt: str
@@ -115,7 +113,6 @@ class Completion:
     token_ids: list[int]
     finish_reason: FinishReason
     receipts: ShownList[Receipt] | None = None
-    receipt: AnswerReceipt | None = None
 
     def __str__(self) -> str:
         return self.prompt + self.text
@@ -135,8 +132,6 @@ class Completion:
     def to_json(self) -> dict[str, Any]:
         names = ("prompt", "text", "token_ids", "finish_reason")
         values = {name: getattr(self, name) for name in names}
-        if self.receipt is not None:  # its digests suffice, because the logits can be computed again
-            return {**values, "receipt": self.receipt.to_json()}
         return values if self.receipts is None else {**values, "receipts": [item.to_json() for item in self.receipts]}
 
 
@@ -233,7 +228,7 @@ class Completer:
         sampler: Sampler | None = None,
     ):
         tokenizer = model.tokenizer
-        self.model, prompts, self.keeps_digests = model, list(prompts), False
+        self.model, prompts = model, list(prompts)
         self.prompts = [prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in prompts]
         self.stop_ids = frozenset([*tokenizer.end_ids, *stop_ids])
         self.sampler = sampler or Sampler(sampling, tokenizer.vocab_size, tokenizer.token_bytes)
@@ -284,7 +279,7 @@ class Completer:
         uses the proposer, if there is one.
         """
         limit = self._default_length(slide) if max_tokens is None else max_tokens
-        rules = Rules(self.sampler, limit, self.stop_ids, slide, digests=self.keeps_digests)
+        rules = Rules(self.sampler, limit, self.stop_ids, slide)
         by_length = {length: Sequence([0] * length, rules=rules) for length in self.lengths}
         for sequence in by_length.values():
             check_length(sequence, self.model.config.context_length)
@@ -371,23 +366,15 @@ def repeated(prompts: list[str], n: int | None) -> list[str]:
 
 
 class RecordingCompleter(Completer):
-    """A completer that keeps a receipt of every sampled token; with a strict model, also one of each answer."""
+    """A completer that keeps a receipt of every sampled token."""
 
     def __init__(self, model: LanguageModel, *arguments: Any, recorder: RecordingSampler):
         super().__init__(model, *arguments, sampler=recorder)
-        self.recorder, self.keeps_digests = recorder, model.is_strict
-
-    @cached_property
-    def identity(self) -> ModelIdentity:
-        """The model's identity in receipts."""
-        return identity_of(self.model)
+        self.recorder = recorder
 
     def completion(self, index: int) -> Completion:
         receipts = ShownList(self.recorder.receipts_of(self.continuation(index).sequence))
-        receipt = None
-        if self.model.is_strict:
-            receipt = make_receipt(self.identity, self.continuation(index), self.model.device)
-        return replace(super().completion(index), receipts=receipts, receipt=receipt)
+        return replace(super().completion(index), receipts=receipts)
 
 
 def make_completer(

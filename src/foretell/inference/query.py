@@ -17,16 +17,9 @@ from foretell.data.questions import EvaluationTask, choose_task, read_endings, r
 from foretell.data.sources import DocumentReader
 from foretell.device import check_name
 from foretell.errors import UsageError, as_path, check_count
+from foretell.evaluation.loss import Progress, json_number, perplexity, silent
 from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult, evaluate_choices, evaluate_endings
-from foretell.evaluation.perplexity import (
-    Progress,
-    TextEvaluation,
-    evaluate_texts,
-    json_number,
-    perplexity,
-    predicted_row,
-    silent,
-)
+from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, predicted_row
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
 from foretell.training.objective import Objective
@@ -158,10 +151,8 @@ def score(model: LanguageModel, text: str) -> Score:
     CheckpointError for logits that are not finite.
     """
     check_model(model)
-    ids, starts = model.encode_fitting(text), len(model.tokenizer.start_ids)
+    ids, starts = encode_own(model, text), len(model.tokenizer.start_ids)
     own = ids[starts:]
-    if not own:
-        raise UsageError("the text is empty; give at least one character")
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0]
     logprobs = model.token_log_probabilities(ids, hidden)[max(0, starts - 1) :]  # for the text's own tokens
     values: list[float | None] = [*([] if starts else [None]), *logprobs.tolist()]
@@ -176,7 +167,15 @@ def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float
     """The vector (D,) of a text: the residual stream after the last norm, at the last token or averaged over all."""
     check_model(model)
     check_name("pool", pool, tuple(POOLINGS))
-    return next(embed_each(model, [model.encode_fitting(text)], pool))
+    return next(embed_each(model, [encode_own(model, text)], pool))
+
+
+def encode_own(model: LanguageModel, text: str) -> list[int]:
+    """`LanguageModel.encode_fitting` of a text that has tokens besides the start token; otherwise a UsageError."""
+    ids = model.encode_fitting(text)
+    if tuple(ids) == model.tokenizer.start_ids:
+        raise UsageError("the text is empty; give at least one character")
+    return ids
 
 
 def embed_each(model: LanguageModel, texts: Sequence[list[int]], pool: Pooling) -> Iterator[list[float]]:
@@ -230,7 +229,7 @@ def evaluate(
             "this model has a head: give it texts with foretell.predict, measure it on labelled rows with "
             "foretell.evaluate_task, or as a language model with task='text'"
         )
-    config = text_config(text_field, rows, prompt_field, answer_field, separator)
+    config = text_config(text_field, rows, prompt_field, answer_field, separator, model.tokenizer.read_names)
     chosen = choose_task(data, task, stride, config, limit, separator)
     if chosen == "choice":
         return evaluate_choices(model, read_questions(as_path("data", data), separator)[:limit], progress)

@@ -13,11 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from foretell.config import SamplingConfig, Section, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import Section, make_section
 from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import DataError
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
-from foretell.generation.logit_digests import WORDS, little_endian
 from foretell.generation.logprobs import top_of
 from foretell.generation.sampling import Sampler, pick
 from foretell.generation.sequence import Sequence
@@ -25,6 +25,8 @@ from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection as Document
 from foretell.typesetting.document import Table, fitting, percent, quoted
 from foretell.typesetting.html import Shown
+
+WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by size: NumPy has no bfloat16
 
 
 class PackedVector(Section):
@@ -36,7 +38,9 @@ class PackedVector(Section):
 
 def pack(vector: Tensor) -> dict[str, str]:
     """A floating-point vector (N,) as `{"dtype", "data"}`, without loss."""
-    return {"dtype": dtype_name(vector.dtype), "data": base64.b64encode(little_endian(vector)).decode()}
+    word, order = WORDS[vector.itemsize]
+    numbers = vector.cpu().contiguous().view(word).numpy().astype(order, copy=False)
+    return {"dtype": dtype_name(vector.dtype), "data": base64.b64encode(numbers.tobytes()).decode()}
 
 
 def unpack(packed: PackedVector) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError, check_type
 from foretell.insight.address import MEMORY_PREFIX, POSITIONS_OF_TEXT, Address, Dimensions, dimensions_of, one_row
 from foretell.insight.implied_values import implied_values

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.insight.trace import Trace
 from foretell.lessons.lesson import (
     FigureCheck,

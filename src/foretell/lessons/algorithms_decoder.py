@@ -8,7 +8,9 @@ import numpy as np
 import torch
 
 from foretell.activations import gelu_erf
-from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.model.decoder import Decoder

@@ -12,7 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch.optim import Optimizer
 
-from foretell.config import ModelConfig, SamplingConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.errors import LessonError
 from foretell.generation.batch_generation import generate

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.data.batch import Batch
 from foretell.errors import TrainingError
 from foretell.insight.trace import Trace

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.data.batch import PADDING, make_batch, make_document_batch, pad
 from foretell.inference.query import embed as embed_text
 from foretell.inference.query import score

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import ContextLengthError
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace

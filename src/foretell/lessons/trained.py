@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
 from foretell.files import EXAMPLES, write_json
 from foretell.language_model import LanguageModel

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.cache import KVView
 from foretell.model.description import Declared, Derivation, Description
 from foretell.model.dropout import make_dropout

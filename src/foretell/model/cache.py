@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError, check_count, check_type
 from foretell.model.mask import EMPTY, Mask
 

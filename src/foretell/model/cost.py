@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.init import empty_decoder
 from foretell.model.structure import model_structure
 from foretell.weight_shapes import count_parameters

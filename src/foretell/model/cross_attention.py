@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.attention import Attention
 from foretell.model.cache import KVView
 from foretell.model.description import MEMORY, OWN_INPUT, Declared

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.device import dtype_name, to_device
 from foretell.errors import CheckpointError, ContextLengthError, check_type
 from foretell.model.cache import FreshKVView, KVCache, KVView

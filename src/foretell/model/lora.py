@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from foretell.config import Section
+from foretell.config.section import Section
 from foretell.errors import ConfigError, check_type
 from foretell.model.decoder import Decoder, check_decoder
 from foretell.model.description import UNKNOWN_FORMULA, Description

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell import norms
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.description import STATISTIC, Derivation, Description
 from foretell.norms import NORMS, in_float32
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.device import to_device
 from foretell.model.cache import KVView, RowsKVView
 from foretell.model.mask import Mask

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig, RopeScaling
+from foretell.config.model import ModelConfig, RopeScaling
 from foretell.model.description import Description
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines of the angles, (B or 1, 1, T, E)

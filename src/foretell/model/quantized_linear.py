@@ -15,7 +15,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor, nn
 
-from foretell.config import QuantizationConfig, Scheme
+from foretell.config.model import QuantizationConfig, Scheme
 from foretell.device import check_name
 from foretell.errors import UsageError
 from foretell.model.decoder import HEAD, Decoder, TiedHead

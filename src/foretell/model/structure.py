@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.description import (

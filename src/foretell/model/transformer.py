@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from foretell.activations import ACTIVATIONS
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.model.attention import Attention
 from foretell.model.cache import KVView
 from foretell.model.description import OWN_INPUT, Declared, Description

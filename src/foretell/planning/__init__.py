@@ -1,1 +1,1 @@
-"""Planned memory, arithmetic, time and money of a training or a generation, as ranges."""
+"""Planned memory, arithmetic and time of a training or a generation, as ranges."""

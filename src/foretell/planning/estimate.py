@@ -1,4 +1,4 @@
-"""Estimates of a training as ranges: arithmetic, time, money, and memory by part; changes that would make it fit.
+"""Estimates of a training as ranges: arithmetic, time, and memory by part; changes that would make it fit.
 
 Memory is per process. The check before training uses the lower bounds.
 """
@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import memory_of
 from foretell.distributed.launch import read_launch
 from foretell.errors import ConfigError
@@ -46,9 +47,6 @@ class Range:
     def __truediv__(self, divisor: float) -> Range:
         return self * (1 / divisor)
 
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
 
 def round_number(value: float) -> str:
     """A number with three digits or none after the point."""
@@ -57,12 +55,11 @@ def round_number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """Arithmetic, time and money of a training, including forward passes repeated for checkpointed activations."""
+    """Arithmetic and time of a training, including forward passes repeated for checkpointed activations."""
 
     flops: Range
     seconds: Range
     device_hours: Range
-    money: Range | None
 
 
 def training_flops(config: ModelConfig, training: TrainingConfig, tokens: float, processes: int) -> Range:
@@ -76,18 +73,15 @@ def training_flops(config: ModelConfig, training: TrainingConfig, tokens: float,
     return Range((full - attention / 2) * tokens + updates, full * tokens + updates)
 
 
-def training_cost(
-    flops: Range, training: TrainingConfig, rate: Range, processes: int, price: float | None = None
-) -> Cost:
-    """Time and money at a rate of one device in FLOP/s, which counts attention over the whole context.
+def training_cost(flops: Range, training: TrainingConfig, rate: Range, processes: int) -> Cost:
+    """The time at a rate of one device in FLOP/s, which counts attention over the whole context.
 
-    flops: of model and optimizer, without repeated forward passes. price: of one device for an hour.
+    flops: of model and optimizer, without repeated forward passes.
     """
     repeated = REPEATED if training.checkpoint_activations else 1.0
     work = flops.high * repeated / processes
     seconds = Range(work / rate.high, work / rate.low)
-    hours = seconds * (processes / 3600)
-    return Cost(flops * repeated, seconds, hours, None if price is None else hours * price)
+    return Cost(flops * repeated, seconds, seconds * (processes / 3600))
 
 
 FLOAT_BYTES = 4  # weights, gradients and moments are float32

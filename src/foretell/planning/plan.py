@@ -1,22 +1,20 @@
-"""A plan: memory, arithmetic, time and money of a training, and the speed and users of generation."""
+"""A plan: memory, arithmetic and time of a training, and memory and speed of generation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
 from foretell.errors import ConfigError, UsageError, check_count
 from foretell.files import format_bytes
-from foretell.generation.block_table import blocks_for
-from foretell.generation.engine import MEMORY_SHARE
-from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.planning import estimate, speed
 from foretell.planning.estimate import Range
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
@@ -66,7 +64,7 @@ def find_devices(name: str, count: int) -> Devices:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training: its memory on each device by part, its cost, and the basis of the time: a row or a probe.
+    """A training: its memory on each device by part, its cost, and the speed that the time is based on.
 
     ways: changes with which it surely fits, if it may not fit.
     """
@@ -75,21 +73,17 @@ class TrainingPlan:
     rows: int
     steps: int
     cost: estimate.Cost
-    basis: speed.Basis | speed.Probe
+    measured: speed.Speed
     ways: list[str]
 
 
-def plan_training(
-    model: ModelConfig, training: TrainingConfig, tokens: float, devices: Devices, price: float | None = None
-) -> TrainingPlan:
-    """Plan a training on a number of tokens. price: of one device for an hour.
+def plan_training(model: ModelConfig, training: TrainingConfig, tokens: float, devices: Devices) -> TrainingPlan:
+    """Plan a training on a number of tokens.
 
     Raises ConfigError for a training that cannot fit; the message lists changes that would fit.
     """
     if not 1 <= tokens <= MOST_TOKENS:
         raise UsageError(f"tokens {tokens:g} is not between 1 and {MOST_TOKENS:g}")
-    if price is not None and not (isinstance(price, Real) and 0 < price < math.inf):
-        raise UsageError(f"price {price} is not a positive number; give the price of one device for an hour")
     if training.batch_size < devices.count * training.gradient_accumulation_steps:
         raise ConfigError(
             f"{training.batch_size} rows per step are fewer than one for each of {devices.count} devices and "
@@ -99,76 +93,46 @@ def plan_training(
     memory, shapes = devices.memory, weight_shapes(model)
     estimate.check_training_fits(model, shapes, training, memory)
     flops = estimate.training_flops(model, training, tokens, devices.count)
-    basis, rate = find_rate(model, training, flops, tokens, devices)
-    cost = estimate.training_cost(flops, training, rate, devices.count, price)
+    if devices.device is None:
+        measured = speed.speed_of(devices.accelerator)
+    else:
+        measured = speed.probe(model, training, devices.device, choose_training_dtype("auto", devices.device))
+    cost = estimate.training_cost(flops, training, measured.rate, devices.count)
     parts = estimate.training_memory(model, shapes, training, memory)
     ways = [*estimate.iter_ways(model, shapes, training, memory)] if estimate.total(parts).high > memory.size else []
-    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, basis, ways)
-
-
-def find_rate(
-    model: ModelConfig, training: TrainingConfig, flops: Range, tokens: float, devices: Devices
-) -> tuple[speed.Basis | speed.Probe, Range]:
-    """The basis of the time estimate, and the rate of one device in FLOP/s that follows from it."""
-    if devices.device is None:
-        basis = speed.nearest(flops.high / tokens, tokens, devices.accelerator.name)
-        return basis, basis.share * devices.accelerator.peak_flops
-    measured = speed.probe(model, training, devices.device, choose_training_dtype("auto", devices.device))
-    return measured, measured.rate
+    return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, measured, ways)
 
 
 @dataclass(frozen=True)
 class Generation:
-    """Generation on one device. weights, cache_per_token: in bytes; users: the number that fit."""
+    """Generation of one text on one device. weights, cache_per_token: in bytes."""
 
     weights: int
     cache_per_token: int
     context: int
     tokens_per_second: Range
-    users: Range
-    tokens_per_second_of_all: float
 
 
 def plan_generation(model: ModelConfig, devices: Devices, context: int | None = None) -> Generation:
-    """Plan generation on one device with `context` tokens of cache for each user, by default the model's context.
+    """Plan generation on one device with `context` tokens of cache, by default the model's context.
 
-    A step reads all weights once, and the keys and values of all users. This bounds the speed of one user, between a
-    full and an empty cache. The number of users is what fits the engine's default share of memory for its cache, and
-    what fits all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
+    A step reads all weights once, and all keys and values. This bounds the speed, between a full and an empty cache.
     """
     context = model.context_length if context is None else context
     check_count("context", context)
     if context > model.context_length:
         raise UsageError(f"context {context} is not between 1 and the model's context of {model.context_length:,}")
     here = devices.accelerator
-    parameters = count_parameters(model)
-    weights, per_token = parameters * devices.element_bytes, model.cache_bytes_per_token(devices.element_bytes)
+    weights = count_parameters(model) * devices.element_bytes
+    per_token = model.cache_bytes_per_token(devices.element_bytes)
     if weights > here.memory:
         raise ConfigError(
             f"generating is planned on one device, and weights of {format_bytes(weights)} do not fit the "
             f"{format_bytes(here.memory)} of {here.name}; take a device with more memory or a smaller --size, or plan "
             "the training alone with --only training"
         )
-    cache = context * per_token
-    left = here.memory - weights
-    users = Range(
-        users_in(min(left, here.memory // MEMORY_SHARE), per_token, context), users_in(left, per_token, context)
-    )
-    by_memory = users.high * here.bandwidth / (weights + users.high * cache)
-    return Generation(
-        weights,
-        per_token,
-        context,
-        Range(here.bandwidth / (weights + cache), here.bandwidth / weights),
-        users,
-        min(by_memory, here.peak_flops / (2 * parameters)),
-    )
-
-
-def users_in(memory: float, cache_per_token: int, context: int) -> int:
-    """The number of caches of `context` tokens that fit, in whole blocks; one block is reserved for padding."""
-    blocks = int(memory // (cache_per_token * POSITIONS_PER_BLOCK)) - 1
-    return max(0, blocks // blocks_for(context))
+    rate = Range(here.bandwidth / (weights + context * per_token), here.bandwidth / weights)
+    return Generation(weights, per_token, context, rate)
 
 
 @dataclass(frozen=True)
@@ -199,7 +163,7 @@ class Plan(Shown):
                 "memory": {name: asdict(size) for name, size in self.trained.memory.items()},
                 "memory_together": asdict(estimate.total(self.trained.memory)),
                 **asdict(self.trained.cost),
-                "basis": self.trained.basis.to_json(),
+                "speed": asdict(self.trained.measured),
             }
         if self.generated is not None:
             facts["generating"] = asdict(self.generated)
@@ -226,8 +190,6 @@ class Plan(Shown):
             range_row("time", plan.cost.seconds, format_seconds),
             range_row("device hours", plan.cost.device_hours, estimate.round_number),
         ]
-        if plan.cost.money is not None:
-            cost.append(range_row("money", plan.cost.money, estimate.round_number))
         warning = f"It may not fit; this would: {', or '.join(plan.ways) or 'a smaller --size'}."
         return [
             Paragraph(
@@ -238,7 +200,7 @@ class Plan(Shown):
             Table(("memory of each device", "at least", "at most"), memory),
             *([Paragraph(warning)] if together.high > here.memory else []),
             Table(("training", "at least", "at most"), cost),
-            Paragraph(plan.basis.describe(here.name)),
+            Paragraph(f"Based on {plan.measured.measurement}."),
         ]
 
     def _generating_parts(self, plan: Generation) -> list[Part]:
@@ -246,15 +208,13 @@ class Plan(Shown):
         rows = [
             range_row("weights", Range.exact(plan.weights), format_bytes),
             range_row("cache per token", Range.exact(plan.cache_per_token), format_bytes),
-            range_row("tokens/s, one user", plan.tokens_per_second, estimate.round_number),
-            range_row(f"users of {plan.context:,} tokens", plan.users, estimate.round_number),
+            range_row("tokens/s", plan.tokens_per_second, estimate.round_number),
         ]
         return [
             Table((f"generating on one {here.name}", "at least", "at most"), rows),
             Paragraph(
-                f"One user: bound by reading {format_bytes(here.bandwidth)}/s, with a full and an empty cache. Users: "
-                "in a quarter of the memory, which the cache has by default, and in all; together they get at most "
-                f"{estimate.round_number(plan.tokens_per_second_of_all)} tokens/s."
+                f"One text, bound by reading {format_bytes(here.bandwidth)}/s: with a full cache of {plan.context:,} "
+                "tokens, and with an empty one."
             ),
         ]
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from foretell.config import Config
+from foretell.config.training import Config
 from foretell.errors import CheckpointError
-from foretell.evaluation.perplexity import Evaluation, bits_per_byte, has_bits_per_byte, json_number
+from foretell.evaluation.loss import Evaluation, bits_per_byte, has_bits_per_byte, json_number
 from foretell.files import read_json, write_json
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
@@ -25,7 +25,7 @@ from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.runs.run import REPORT
 from foretell.runs.summary import RunReport
 from foretell.session.failures import explain_stop
-from foretell.session.session import Session
+from foretell.session.state import SessionState
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 
@@ -44,13 +44,13 @@ class DomainTraining(TextTraining):
         task.closing_evaluations = 2 * MOST_TOKENS / config.training.evaluation_tokens  # for both domains
         return task
 
-    def opened(self, session: Session[TextTask]) -> None:
+    def opened(self, session: SessionState[TextTask]) -> None:
         if session.progress.step == 0:
             with explain_stop("before the first step", session.run):
                 figures = evaluate_domains(session.task, session.task.objective, session.dtype)
             session.world.decide(lambda: write_json(session.run.directory / REPORT, {"before": figures}))
 
-    def closed(self, session: Session[TextTask]) -> None:
+    def closed(self, session: SessionState[TextTask]) -> None:
         path = session.run.directory / REPORT
         report = make_report(session, recorded_before(path))
         session.world.decide(lambda: write_json(path, report))
@@ -90,7 +90,7 @@ def figures_of(evaluation: Evaluation, size: tuple[int, int] | None) -> dict[str
     }
 
 
-def make_report(session: Session[TextTask], before: dict[str, Any]) -> dict[str, Any]:
+def make_report(session: SessionState[TextTask], before: dict[str, Any]) -> dict[str, Any]:
     task, best = session.task, session.run.best()
     decoder = load_model(best.directory, session.device).decoder
     record = session.run.record()

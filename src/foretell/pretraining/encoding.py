@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretell.config import DataConfig
-from foretell.data.batch import make_row
+from foretell.config.training import DataConfig
 from foretell.data.documents import AnsweredDocument, Document
 from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter
 from foretell.data.split import Part, describe_row_split, describe_split
 from foretell.errors import DataError, counted, shell_words
-from foretell.evaluation.perplexity import has_bits_per_byte
+from foretell.evaluation.loss import has_bits_per_byte
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
 from foretell.text.encoding_pool import open_encoding
@@ -157,7 +156,7 @@ class DocumentEncoder(Encoder):
 
 
 class RowEncoder(Encoder):
-    """Rows of `make_row`; prompt and answer are encoded separately, so that a prompt alone has the same ids."""
+    """Rows of `Tokenizer.make_row`; prompt and answer are encoded apart, so that a prompt alone has the same ids."""
 
     def __init__(self, *options: Any):
         super().__init__(*options)
@@ -169,7 +168,7 @@ class RowEncoder(Encoder):
 
     def write(self, part: Part, document: Document, ids: Iterable[np.ndarray]) -> None:
         self.count += 1
-        row, prompt_length = make_row(self.tokenizer, (text_ids.tolist() for text_ids in ids))
+        row, prompt_length = self.tokenizer.make_row(text_ids.tolist() for text_ids in ids)
         start = max(1, prompt_length) if self.config.loss_on == "answer" else 1  # the first target
         if len(row) <= start:
             raise DataError(f"{document.source}: a row of {len(row)} tokens has none to predict; remove it")

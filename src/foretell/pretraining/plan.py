@@ -1,4 +1,4 @@
-"""`foretell.plan`: the memory, time and money of a training on text before it starts, and of generation."""
+"""`foretell.plan`: the memory and time of a training on text before it starts, and of generation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import UsageError
 from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
 from foretell.planning.plan import Plan, find_devices, plan_generation, plan_training
@@ -29,20 +30,19 @@ def plan(
     *,
     gpus: int = 1,
     gpu: str = THIS,
-    price: float | None = None,
     context: int | None = None,
     only: Literal["training", "generating"] | None = None,
     model: ModelDict | None = None,
     training: TrainingDict | None = None,
 ) -> Plan:
-    """Plan the memory, time and money of a training before it starts, and generation.
+    """Plan the memory and time of a training before it starts, and generation.
 
     tokens: to train on; default: the tokens of training's steps, else 20 per parameter. gpu: a name, as in
-    `foretell plan --help`; `this` measures this machine for seconds. price: of one device for an hour. context: tokens
-    of each user in generation; default: the model's context. model and training are dicts of fields of ModelConfig and
+    `foretell plan --help`; `this` measures this machine for seconds. context: tokens of the
+    text that is generated; default: the model's context. model and training are dicts of fields of ModelConfig and
     TrainingConfig. Raises UsageError, and ConfigError for a training that cannot fit.
     """
-    unused = {"generating": {"tokens": tokens, "price": price, "training": training}, "training": {"context": context}}
+    unused = {"generating": {"tokens": tokens, "training": training}, "training": {"context": context}}
     for name, value in unused.get(only or "", {}).items():
         if value is not None:
             raise UsageError(f"a plan of {only} only does not need {name}; leave it out")
@@ -52,7 +52,7 @@ def plan(
     shape, settings, count = planned(request, size, tokens, gpus)
     if only != "generating" and tokens is None and request.steps is None:
         logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
-    trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
+    trained = None if only == "generating" else plan_training(shape, settings, count, devices)
     generated = None if only == "training" else plan_generation(shape, devices, context)
     return Plan(size, shape, settings, count, devices, trained, generated)
 

@@ -8,26 +8,26 @@ from typing import Any
 
 import torch
 
-from foretell.config import Config
+from foretell.config.training import Config
 from foretell.data.loader import RowStream, check_enough_tokens
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
 from foretell.language_model import load_model
-from foretell.loading import Start
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
 from foretell.pretraining import resolve
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import Facts, RowFacts
-from foretell.pretraining.task import TextTask
+from foretell.pretraining.task import ContinuePrompt, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
-from foretell.session.machine import Footprint, check_model_fits
+from foretell.session.fit import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
+from foretell.session.start import Start
 from foretell.training.similar_vectors import MOST_TOKENS, information_of_neighbors, set_similar_vectors
 from foretell.weight_shapes import weight_shapes
 
@@ -43,6 +43,11 @@ class TextTraining(Training[TextRequest, TextTask]):
     curve = TEXT
     probe_seconds = 2.0
     known_rows: RowFacts | None = None
+
+    def __init__(self, request: TextRequest, continue_prompt: ContinuePrompt):
+        """continue_prompt: writes the samples that are shown during training."""
+        super().__init__(request)
+        self.continue_prompt = continue_prompt
 
     def check_early(self, machine: Machine) -> None:
         """Refuse a size that is too large even without a vocabulary."""
@@ -88,7 +93,8 @@ class TextTraining(Training[TextRequest, TextTask]):
         if self.known_rows is None:
             longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
             source = str(store.extra["rows"].get("longest", store.directory))
-            self.known_rows = RowFacts(store.splits["train"].documents, longest, source)
+            train, held_out = (store.splits[name].documents for name in ("train", "validation"))
+            self.known_rows = RowFacts(train, longest, source, held_out)
         return self.known_rows
 
     def choose(self, data: TokenizedText, machine: Machine) -> ChosenConfig:
@@ -110,7 +116,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             probed = resolve.resolve_config(request, facts, size)
             tokens, seconds = int(self.cost(probed, data).tokens_per_step), self.seconds_per_step(probed, data, machine)
             left = self.minutes_left()
-            steps, reason = resolve.steps_for_text(facts.train_tokens, tokens, request.minutes, left, tokens / seconds)
+            steps, reason = resolve.steps_for_text(facts, tokens, request.minutes, left, tokens / seconds)
             reasons.append(reason)
         config = resolve.resolve_config(request, facts, size, steps)
         request.check_exportable(config.model)
@@ -137,7 +143,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         return load_model(directory, device, for_training=True).decoder
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
-        return TextTask(config, data, model, about)
+        return TextTask(config, data, model, about, self.continue_prompt)
 
     def describe(self, task: TextTask) -> list[str]:
         """The text, the model and the recipe, with the reasons for what was chosen."""

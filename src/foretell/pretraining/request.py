@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from foretell.config import Config, ModelConfig, Section, make_section
-from foretell.convert.families import check_expressible, find_family
+from foretell.config.model import ModelConfig
+from foretell.config.section import Section, make_section
+from foretell.config.training import Config
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
 from foretell.pretraining.tokens import OLD_DOMAIN, OldDomain, Source
@@ -27,7 +29,7 @@ class TextRequest(TrainingRequest):
     tokenizer: Tokenizer | None = None
     tokens: Path | None = None  # a token store to use instead of the source
     old_domain: OldDomain | None = None  # text of the model to continue from, to measure forgetting
-    exportable: str | None = None  # the family that the model must be convertible to
+    exportable: Callable[[ModelConfig], object] | None = None  # raises ConfigError for a model that cannot be converted
     workers: int = 1  # number of processes that encode the text
 
     def __post_init__(self) -> None:
@@ -109,4 +111,4 @@ class TextRequest(TrainingRequest):
 
     def check_exportable(self, model: ModelConfig) -> None:
         if self.exportable is not None:
-            check_expressible(model, find_family(self.exportable))
+            self.exportable(model)

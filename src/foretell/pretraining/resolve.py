@@ -9,13 +9,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretell.config import Config, ModelConfig, TrainingConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
+from foretell.config.training import Config, TrainingConfig
+from foretell.data.split import FEW_ROWS
 from foretell.errors import DataError
 from foretell.model.presets import SIZES, preset_config
 from foretell.pretraining.request import TextRequest
-from foretell.session.budget import choose_steps
+from foretell.session.budget import MEMORISED, choose_steps
 from foretell.session.request import default_dropout, intervals
 from foretell.weight_shapes import count_parameters
+
+
+class Repetition(NamedTuple):
+    """How often a text is read if no time is given, and the dropout by that number."""
+
+    most_epochs: int
+    fewest_steps: int
+    dropout_by_epochs: tuple[tuple[float, float], ...]
+    reason: str
+
+
+GENERALISE = Repetition(30, 50, ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2)), MEMORISED)
+# 100 steps left wrong answers in one of six sets of questions (two seeds), 200 in none (ten): docs/rows.md
+MEMORISE = Repetition(
+    100, 200, ((float("inf"), 0.0),), f"fewer than {FEW_ROWS} rows are learned by heart, without dropout"
+)
 
 
 class SizeRecipe(NamedTuple):
@@ -42,9 +61,6 @@ LARGE = SizeRecipe(6e-4, 16_384)
 LEAST_SIMILAR = 512  # smallest vocabulary to start with similar vectors; they slow characters down: docs/training.md
 SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's defaults
 CONTINUED_SHARE = 0.1  # learning rate of a trained model that continues, as a share of a new model's
-DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
-MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
-FEWEST_STEPS = 50
 PROBED_EPOCHS = 5.0  # assumed when a shape's speed is measured; decides its dropout
 
 
@@ -55,6 +71,11 @@ class RowFacts:
     count: int
     longest: int
     longest_source: str
+    held_out: int = 0  # rows that are not in `count`
+
+    @property
+    def repetition(self) -> Repetition:
+        return MEMORISE if self.count < FEW_ROWS and not self.held_out else GENERALISE
 
 
 @dataclass(frozen=True)
@@ -65,6 +86,10 @@ class Facts:
     train_tokens: int
     rows: RowFacts | None = None
     as_bytes: int = 0  # bytes of the training text, if the kind of vocabulary is still open
+
+    @property
+    def repetition(self) -> Repetition:
+        return GENERALISE if self.rows is None else self.rows.repetition
 
 
 def shape_of(request: TextRequest, facts: Facts, size: str) -> ModelConfig:
@@ -124,7 +149,7 @@ def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int | N
     training = training_config(request, size, model, steps or 1, row, most_rows(facts, row))
     if "dropout" not in request.section("model"):
         epochs = PROBED_EPOCHS if steps is None else steps * training.batch_size * row / facts.train_tokens
-        model = model.replaced(dropout=default_dropout(epochs, DROPOUT_BY_EPOCHS))
+        model = model.replaced(dropout=default_dropout(epochs, facts.repetition.dropout_by_epochs))
     data = request.configured("data")
     if facts.rows is None and (window := window_length(request, facts, model)) != model.context_length:
         data = data.model_copy(update={"window_length": window})
@@ -148,18 +173,20 @@ def training_config(
 
 
 def steps_for_text(
-    train_tokens: int, tokens_per_step: int, minutes: float | None, left: float, tokens_per_second: float
+    facts: Facts, tokens_per_step: int, minutes: float | None, left: float, tokens_per_second: float
 ) -> tuple[int, str]:
-    """The steps that fit the time; if the time was not given, at most MOST_EPOCHS passes over the text."""
+    """The steps that fit the time; if the time was not given, at most the passes of the text's `Repetition`."""
+    repetition = facts.repetition
     steps, why = choose_steps(
         minutes,
         left,
         tokens_per_step / tokens_per_second,
         f"{tokens_per_second:,.0f} tokens/s",
-        most=MOST_EPOCHS * train_tokens // tokens_per_step if minutes is None else None,
-        fewest=FEWEST_STEPS,
+        most=repetition.most_epochs * facts.train_tokens // tokens_per_step if minutes is None else None,
+        fewest=repetition.fewest_steps,
+        why_most=repetition.reason,
     )
-    epochs = steps * tokens_per_step / train_tokens
+    epochs = steps * tokens_per_step / facts.train_tokens
     return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({in_times(epochs)} the text): {why}"
 
 

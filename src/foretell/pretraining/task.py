@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from foretell.config import Config, SamplingConfig
+from foretell.config.sampling import SamplingConfig
+from foretell.config.training import Config
 from foretell.data.batch import Batch
 from foretell.data.data_use import DataUse, hash_stream
 from foretell.data.loader import iter_evaluation_batches
 from foretell.errors import ConfigError
-from foretell.evaluation import perplexity
-from foretell.evaluation.overlap import TEXT, TEXT_ROWS
-from foretell.evaluation.perplexity import Evaluation
-from foretell.generation.batch_generation import generate
-from foretell.generation.sampling import Sampler
-from foretell.generation.sequence import Sequence
+from foretell.evaluation.loss import (
+    WITHOUT_BITS,
+    Evaluation,
+    bits_per_byte,
+    describe_first_loss,
+    evaluate,
+    first_loss,
+    has_bits_per_byte,
+)
+from foretell.evaluation.material import TEXT, TEXT_ROWS
 from foretell.language_model import save_model
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
@@ -37,12 +42,36 @@ TOKENS_AT_ONCE = 8192  # tokens of the old domain per batch
 SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
 
 
+class ContinuePrompt(Protocol):
+    """A way to continue a prompt, such as `generation.batch_generation.continue_prompt`."""
+
+    def __call__(
+        self,
+        decoder: Decoder,
+        prompt: list[int],
+        sampling: SamplingConfig,
+        max_tokens: int,
+        *,
+        vocab_size: int,
+        end_ids: Collection[int],
+    ) -> list[int]:
+        """The ids after a prompt, up to one of end_ids; only ids below vocab_size are sampled."""
+        ...
+
+
 class TextTask(Task):
     """Next-token prediction on a tokenized text. `about` has the entries of run.json beyond the configuration."""
 
     held_out_setting = "data.validation_fraction"
 
-    def __init__(self, config: Config, text: TokenizedText, decoder: Decoder, about: dict[str, Any]):
+    def __init__(
+        self,
+        config: Config,
+        text: TokenizedText,
+        decoder: Decoder,
+        about: dict[str, Any],
+        continue_prompt: ContinuePrompt,
+    ):
         self.config, self.text, self.about = config, text, about
         self.decoder = self.model = decoder
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
@@ -53,7 +82,7 @@ class TextTask(Task):
         self.material = TEXT_ROWS if config.data.rows else TEXT
         tokenizer = text.tokenizer.reading(config.data.special)
         prompts, context_length = config.training.sample_prompts, config.model.context_length
-        self.prompts = Prompts(prompts, self.data.beginning(), tokenizer, context_length)
+        self.prompts = Prompts(prompts, self.data.beginning(), tokenizer, context_length, continue_prompt)
 
     def batch(self, step: int) -> Batch:
         return self.data.batch(step)
@@ -72,7 +101,7 @@ class TextTask(Task):
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
     ) -> Evaluation:
         """The loss on the held-out text, or on about `max_tokens` of it; for another model if one is given."""
-        return perplexity.evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
+        return evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
 
     def evaluate_old_domain(
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
@@ -82,19 +111,19 @@ class TextTask(Task):
         masked = bool(store.extra[OLD_DOMAIN]["document_mask"])
         rows = max(1, TOKENS_AT_ONCE // length)
         batches = iter_evaluation_batches(store.split(OLD_DOMAIN), length, rows, max_tokens, masked)
-        return perplexity.evaluate(objective or self.objective, batches, dtype)
+        return evaluate(objective or self.objective, batches, dtype)
 
     def bits_per_byte(self, loss: float) -> float:
         """A loss in nats per token of the held-out text as bits per byte."""
         held_out = self.text.store.split("validation")
-        return perplexity.bits_per_byte(loss, len(held_out), held_out.bytes)
+        return bits_per_byte(loss, len(held_out), held_out.bytes)
 
     def describe_loss(self, loss: float) -> str:
         """A loss on the held-out text, in nats per token, for people."""
         if self.config.data.rows:
             return f"{loss:.3f} per token of {'the answers' if self.config.data.loss_on == 'answer' else 'the rows'}"
-        if not perplexity.has_bits_per_byte(self.text.tokenizer):
-            return f"{loss:.3f}, bits per byte are {perplexity.WITHOUT_BITS}"
+        if not has_bits_per_byte(self.text.tokenizer):
+            return f"{loss:.3f}, bits per byte are {WITHOUT_BITS}"
         return f"{loss:.3f}, {self.bits_per_byte(loss):.3f} bits per byte"
 
     def samples(self) -> list[Sample]:
@@ -122,10 +151,10 @@ class TextTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The first loss. An untrained model's should be ln V, as for a uniform distribution (random vectors)."""
-        vocab_size, loss = self.config.model.vocab_size, perplexity.first_loss(self.objective, batch, dtype)
+        vocab_size, loss = self.config.model.vocab_size, first_loss(self.objective, batch, dtype)
         if self.about.get("from") is not None:
             return [f"before      loss {loss:.2f} on the new text"]
-        line = perplexity.describe_first_loss(loss, vocab_size)
+        line = describe_first_loss(loss, vocab_size)
         is_random = not self.config.training.similar_vectors  # others favor similar tokens: 3.7 more at --size small
         if is_random and abs(loss - math.log(vocab_size)) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
@@ -135,8 +164,15 @@ class TextTask(Task):
 class Prompts:
     """Prompts that the model continues during training, always with the same draws; default: `beginning`."""
 
-    def __init__(self, prompts: tuple[str, ...], beginning: list[int], tokenizer: Tokenizer, context_length: int):
-        self.tokenizer, self.context_length = tokenizer, context_length
+    def __init__(
+        self,
+        prompts: tuple[str, ...],
+        beginning: list[int],
+        tokenizer: Tokenizer,
+        context_length: int,
+        continue_prompt: ContinuePrompt,
+    ):
+        self.tokenizer, self.context_length, self.continue_prompt = tokenizer, context_length, continue_prompt
         self.prompts = [self.encode(prompt) for prompt in prompts] or [beginning]
 
     def encode(self, prompt: str) -> list[int]:
@@ -151,13 +187,12 @@ class Prompts:
 
     def continue_one(self, decoder: Decoder, prompt: list[int]) -> Sample:
         """A prompt and up to SAMPLE_TOKENS tokens after it."""
-        sequence = Sequence(prompt)
-        sampler = Sampler(SAMPLING, self.tokenizer.vocab_size)
-        count = min(SAMPLE_TOKENS, self.context_length - len(prompt))
-        for _ in generate(decoder, [sequence], sampler, count, end_ids=self.tokenizer.end_ids[:1]):
-            pass
-        before = self.tokenizer.decode(prompt, skip_special=True)
-        whole = self.tokenizer.decode(prompt + sequence.generated, skip_special=True)
+        count, tokenizer = min(SAMPLE_TOKENS, self.context_length - len(prompt)), self.tokenizer
+        generated = self.continue_prompt(
+            decoder, prompt, SAMPLING, count, vocab_size=tokenizer.vocab_size, end_ids=tokenizer.end_ids[:1]
+        )
+        before = tokenizer.decode(prompt, skip_special=True)
+        whole = tokenizer.decode(prompt + generated, skip_special=True)
         if whole.startswith(before):  # decoded as a whole, because word tokens get a space only next to another
             return Sample(before, whole[len(before) :])
-        return Sample(before, self.tokenizer.decode(sequence.generated, skip_special=True))
+        return Sample(before, tokenizer.decode(generated, skip_special=True))

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from foretell.config import Config, DataConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import Config, DataConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import EpochOrder, Loader, RowStream, iter_evaluation_batches, iter_row_batches
 from foretell.data.shards import TokenStore

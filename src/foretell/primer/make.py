@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from foretell.config import read_toml
+from foretell.config.toml import read_toml
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
+from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import save_model
 from foretell.loading import load
 from foretell.manifest import READ_FOR_INFERENCE, write_manifest
@@ -25,7 +26,7 @@ def make() -> None:
     recipe = read_toml(HOME / "recipe.toml")
     request = TextRequest(source=embedded_corpus, names=[EMBEDDED_CORPUS], out=RUN, size="tiny", overrides=recipe)
     with Reporters(choose_display(True)) as reporter:
-        session = run_training(TextTraining(request), reporter, resume=True)
+        session = run_training(TextTraining(request, continue_prompt), reporter, resume=True)
     best = session.run.best()
     model = load(best.directory, "cpu", "float32")
     save_model(HOME, model.decoder, model.tokenizer, torch.bfloat16)

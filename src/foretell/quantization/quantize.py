@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.errors import DataError, UsageError, as_path
-from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number, silent
+from foretell.evaluation.loss import json_number, silent
+from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder, logit_chunks
 from foretell.model.quantized_linear import (

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.errors import CheckpointError, OutputError, shell_words
 from foretell.files import TEXT_LIMIT, check_not_removed, read_bytes, read_json, sync, to_json, write_json, write_text
 from foretell.runs.checkpoint import list_checkpoints

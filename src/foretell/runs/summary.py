@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Self
 
 from rich.cells import cell_len, chop_cells
 
-from foretell.config import Config, Section, TrainingConfig, make_section
+from foretell.config.section import Section, make_section
+from foretell.config.training import Config, TrainingConfig
 from foretell.errors import CheckpointError
 from foretell.files import read_json
 from foretell.retired import without_retired_fields

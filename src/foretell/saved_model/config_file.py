@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from foretell.config import ModelConfig, QuantizationConfig, make_section
+from foretell.config.model import ModelConfig, QuantizationConfig
+from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
 from foretell.retired import PARTS
@@ -49,10 +50,9 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
     )
 
 
-def without_retired_parts(
-    directory: Path, entries: Mapping[str, dict[str, Any]], tensors: Mapping[str, StoredTensor]
-) -> tuple[dict[str, dict[str, Any]], dict[str, StoredTensor]]:
-    """The parts and tensors of a saved model without the parts that are not read any more."""
+def read_parts(directory: Path) -> tuple[dict[str, dict[str, Any]], dict[str, StoredTensor]]:
+    """The parts in config.json and the tensors of a saved model, without parts that are not read any more."""
+    entries, tensors = read_entries(directory), read_header(directory / WEIGHTS, MOST_OWN_HEADER_BYTES)
     retired = {name: entry["kind"] for name, entry in entries.items() if entry.get("kind") in tuple(PARTS)}
     for name, kind in retired.items():
         if difference := PARTS[kind]:
@@ -108,10 +108,7 @@ def read_stored_model(directory: Path) -> StoredModel | None:
 
     Raises `CheckpointError` for shapes that differ from the configuration's and other damage.
     """
-    path = directory / WEIGHTS
-    entries, tensors = without_retired_parts(
-        directory, read_entries(directory), read_header(path, MOST_OWN_HEADER_BYTES)
-    )
+    path, (entries, tensors) = directory / WEIGHTS, read_parts(directory)
     kinds = {name: values.pop("kind", None) for name, values in entries.items()}
     own = {name: name for name in (DECODER, TOKENIZER, QUANTIZATION)}
     outside = [name for name, kind in kinds.items() if kind in OUTSIDE_DECODER]

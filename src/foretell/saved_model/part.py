@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_mean
 from foretell.files import CONFIG, TOKENIZER_FILE
 from foretell.model.decoder import Decoder
@@ -21,7 +22,14 @@ from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights,
 from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder, stored_buffers
 from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor, check_shapes
-from foretell.saved_model.config_file import DECODER, LORA, QUANTIZATION, TOKENIZER, check_depth, check_vocabulary
+from foretell.saved_model.config_file import (
+    DECODER,
+    LORA,
+    QUANTIZATION,
+    TOKENIZER,
+    check_depth,
+    check_vocabulary,
+)
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.weight_shapes import Shape, weight_shapes
 
@@ -62,7 +70,6 @@ KIND_MODULES: dict[str, str] = {
     "decoding": "foretell.translation.translator",
     "encoder_decoder": "foretell.translation.translator",
     "series_codec": "foretell.forecasting.codec",
-    "side_counts": "foretell.translation.language_check",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
 }

@@ -80,7 +80,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 def one_line(error: Any) -> str:
     """An error of pydantic in the words of JSON."""
-    known = {"string_too_short": "give at least one character"}
+    known = {"string_too_short": "give at least one character", "string_unicode": "the text holds a lone surrogate"}
     known |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "input should be an object")
     message = known.get(error["type"]) or error["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return f"{message[:1].lower()}{message[1:]}"

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from foretell.errors import CheckpointError
 from foretell.generation.sequence import Sequence
-from foretell.inference.answer_receipt import make_receipt
 from foretell.inference.continuation import Continuation
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.attribution.lens_arrays import read_lens
@@ -45,12 +44,8 @@ def check_look(request: GenerationRequest, served: ServedModel, num_choices: int
     if request.is_watched and num_choices > MOST_WATCHED:
         field = "change" if request.look is None else "look"
         raise refused(field, f"{num_choices} texts in one request; at most {MOST_WATCHED} are watched")
-    look = request.look or Look()
-    if (look.contributions or look.receipt) and request.change:
-        what = "contributions explain" if look.contributions else "receipt is of"
-        raise ApiError(400, f"look.{what} the unchanged model; ask without change", "look")
-    if look.receipt and not served.model.is_strict:
-        raise ApiError(400, "look.receipt needs a server that was started with --strict", "look")
+    if request.look is not None and request.look.contributions and request.change:
+        raise ApiError(400, "look.contributions explain the unchanged model; ask without change", "look")
 
 
 def make_recorder(
@@ -103,8 +98,6 @@ class Watch:
             parts["lens"] = [row for group in groups for row in await call(self._lens, streams, group)]
         if self.look.contributions:
             parts["contributions"] = await call(self._contributions)
-        if self.look.receipt:
-            parts["receipt"] = make_receipt(self.served.identity, self.continuation, self.served.model.device).to_json()
         return parts
 
     def _values(self) -> dict[str, Any] | str:

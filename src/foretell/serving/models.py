@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,10 +20,9 @@ from foretell.files import EXAMPLES, read_json
 from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import bytes_per_block
 from foretell.generation.scheduler import Scheduler
-from foretell.inference.answer_receipt import ModelIdentity, identity_of
 from foretell.inference.chat import FALLBACK_TEMPLATE, choose_template
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.family import Family, Index
-from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.sections import all_sections
 from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of
@@ -145,6 +145,11 @@ class ServedModel(ExploredModel):
     def context_length(self) -> int:
         return self.model.config.context_length
 
+    @property
+    def spelled_names(self) -> re.Pattern[str]:
+        """Names of special tokens that are read as ordinary text."""
+        return self.model.tokenizer.spelled_names
+
     @cached_property
     def _tokenizer_of_special(self) -> Tokenizer:
         return self.model.reading_special().tokenizer
@@ -152,11 +157,6 @@ class ServedModel(ExploredModel):
     def tokenizer_for(self, allow_special: bool) -> Tokenizer:
         """The tokenizer; with `allow_special`, the one that reads names of special tokens as these tokens."""
         return self._tokenizer_of_special if allow_special else self.model.tokenizer
-
-    @cached_property
-    def identity(self) -> ModelIdentity:
-        """The model's identity in receipts; the first call reads all weights."""
-        return identity_of(self.model)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -205,7 +205,8 @@ class ServedTask:
 
     answer: yields the row of an input, and before that None where others may run in between.
     explored: returns the model of a pass for the live page. reads: the input of a pass: a text, a pair of texts, a
-    question and its answers (choice), a source and its translation, or values.
+    question and its answers (choice), a source and its translation, or values. spelled_names: names of special tokens
+    that a text of an input may spell.
     """
 
     name: str
@@ -213,6 +214,7 @@ class ServedTask:
     answer: Callable[[Any, Any], Iterator[Row | None]]  # takes the request and one of its inputs
     explored: Callable[[PassRequest], ExploredModel]
     reads: str
+    spelled_names: re.Pattern[str] | None = None  # None: inputs are not texts
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -77,12 +77,9 @@ def make_answer(served: ServedModel, request: GenerationRequest, wanted: Wanted,
     lengths = [len(prompt) + checked_length(served, prompt, wanted, request.min_tokens) for prompt in wanted.prompts]
     check_positions(request, max(lengths) - 1)  # the last token is not read
     changes, choices = Changes(served, request.change), list[Choice]()
-    has_receipt = request.look is not None and request.look.receipt
-    if has_receipt:
-        _ = served.identity  # reads all weights, here in a worker thread
     for prompt, length in zip(wanted.prompts, lengths, strict=True):
         shown = {"top_logprobs": wanted.top_logprobs, "prompt_logprobs": wanted.prompt_logprobs}
-        rules = Rules(sampler, length - len(prompt), end_ids, digests=has_receipt, **shown)
+        rules = Rules(sampler, length - len(prompt), end_ids, **shown)
         for sample in range(request.n):
             sequence = Sequence(prompt, sample, rules=rules, key=key, cache_salt=request.cache_salt)
             continuation = Continuation(tokenizer, sequence, StopStrings(stops))

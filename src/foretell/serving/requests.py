@@ -116,8 +116,7 @@ class Look(KnownFields):
 
     values: globs of names as in `foretell info --names`. tokens: prompt, answer or all tokens. positions:
     only these, counted from 0. lens: the number of tokens predicted from the stream after every block. contributions:
-    by every head and layer to the logit of the first new token. receipt: digests with which the answer can be
-    checked by anyone who has the model.
+    by every head and layer to the logit of the first new token.
     """
 
     values: Annotated[list[Name], MaxLen(64)] = []
@@ -125,7 +124,6 @@ class Look(KnownFields):
     positions: Indices | None = None
     lens: TopTokens = 0
     contributions: bool = False
-    receipt: bool = False
     format: Literal["json", "safetensors"] = "json"
 
 
@@ -332,6 +330,11 @@ class ChatMessage(Part):
 Messages = Annotated[list[ChatMessage], MinLen(1), MaxLen(2048)]
 
 
+def texts_of(messages: list[ChatMessage]) -> list[str]:
+    contents = [message.content for message in messages]
+    return [each if isinstance(each, str) else "".join(part.text or "" for part in each) for each in contents]
+
+
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
@@ -340,6 +343,9 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Length | None = None
     logprobs: bool = False
     top_logprobs: TopTokens = 0
+
+    def plain_texts(self) -> list[str]:
+        return texts_of(self.messages)
 
 
 class ResponsesRequest(GenerationRequest):
@@ -352,6 +358,10 @@ class ResponsesRequest(GenerationRequest):
     top_logprobs: TopTokens = 0
     include: Annotated[list[str], MaxLen(16)] = []
     text: Annotated[dict[str, Any], WithoutNulls] = {}
+
+    def plain_texts(self) -> list[str]:
+        asks = [self.input] if isinstance(self.input, str) else texts_of(self.input)
+        return [self.instructions or "", *asks]
 
     def unknown_fields(self) -> list[str]:
         unknown = super().unknown_fields()
@@ -392,7 +402,7 @@ class TokenizeRequest(TextsRequest):
     return_token_strs: bool = False
 
     def prompts(self) -> Prompts:
-        return self.prompt or []
+        return self.prompt or texts_of(self.messages or [])
 
 
 class DetokenizeRequest(Request):

@@ -157,7 +157,7 @@ class Endpoint(ABC, Generic[Asked]):
             return {}
 
         def find() -> set[str]:
-            return {name for text in texts for name in served.model.tokenizer.spelled_names.findall(text)}
+            return {name for text in texts for name in served.spelled_names.findall(text)}
 
         names = sorted(await self.server.compute(find, sum(map(len, texts))))[:10]
         shown = [name.encode("unicode_escape").decode()[:80] for name in names]  # in ASCII, without line ends

@@ -33,6 +33,9 @@ class TranslateRequest(Request):
     beam: Annotated[int, Ge(1), Le(16)] = 5
     length_penalty: Annotated[float, Ge(0), Le(10)] | None = None
 
+    def plain_texts(self) -> list[str]:
+        return [self.input] if isinstance(self.input, str) else self.input
+
 
 class ForecastRequest(Request):
     """POST /v1/forecast: series as lists of values, oldest first."""
@@ -53,6 +56,10 @@ class PredictRequest(Request):
     """POST /v1/predict: texts, or several texts per input for models tuned on pairs or choices."""
 
     input: str | Annotated[list[str | Texts], MinLen(1), MaxLen(MOST_PROMPTS)]
+
+    def plain_texts(self) -> list[str]:
+        inputs = [self.input] if isinstance(self.input, str) else self.input
+        return [text for each in inputs for text in ([each] if isinstance(each, str) else each)]
 
 
 TaskRequest = TranslateRequest | ForecastRequest | PredictRequest
@@ -101,7 +108,7 @@ def translation_task(name: str, translator: Translator, look_bytes: int) -> Serv
             raise UsageError(f"{name} translates; give the sentence to translate")
         return first.with_input(replace(translator.given(request.source), name=name))
 
-    return ServedTask(name, "/v1/translate", answer, explored, "source")
+    return ServedTask(name, "/v1/translate", answer, explored, "source", translator.vocabulary.source.spelled_names)
 
 
 def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTask:
@@ -153,7 +160,7 @@ def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedT
         return first.with_input(reading, outcomes=outcomes_of(reading, request.text))
 
     reads = {1: "example", 2: "pair"}.get(kind.fewest_texts, "choice")
-    return ServedTask(name, "/v1/predict", answer, explored, reads)
+    return ServedTask(name, "/v1/predict", answer, explored, reads, model.tokenizer.spelled_names)
 
 
 TASK_OF_PART = {"series_codec": forecast_task, "task_head": prediction_task}  # by the kind of a part

@@ -10,7 +10,7 @@ import torch
 from foretell.evaluation.multiple_choice import scored_rows
 from foretell.inference.query import embed_in_passes
 from foretell.serving.choice import Answer
-from foretell.serving.errors import ApiError, errors_of
+from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.json_bodies import to_json, to_json_in_parts
 from foretell.serving.models import ServedModel
 from foretell.serving.preparation import (
@@ -61,13 +61,19 @@ class Embeddings(Endpoint[EmbeddingRequest]):
 
     def _encode(self, served: ServedModel, request: EmbeddingRequest) -> list[list[int]]:
         inputs = as_list(request.input, "input", MOST_INPUTS)
-        if not all(inputs):
-            raise ApiError(400, "an input is empty; give at least one token", "input")
-        texts = [encode(served, text, "input", allow_special=request.allow_special) for text in inputs]
+        texts = [encode_own(served, text, "input", request.allow_special) for text in inputs]
         if too_long := next((ids for ids in texts if len(ids) > served.context_length), None):
             sizes = f"{len(too_long):,} tokens and the context of {served.name} is {served.context_length:,}"
             raise ApiError(400, f"a text has {sizes}; shorten it", "input", "context_length_exceeded")
         return texts
+
+
+def encode_own(served: ServedModel, text: str | list[int], field: str, allow_special: bool) -> list[int]:
+    """`encode` of a text; only a prompt may have no token besides the start token. Raises ApiError."""
+    ids = encode(served, text, field, allow_special=allow_special)
+    if not text or (isinstance(text, str) and tuple(ids) == served.model.tokenizer.start_ids):
+        raise refused(field, "the text is empty; give at least one character")
+    return ids
 
 
 def in_base64(vector: list[float]) -> str:
@@ -103,7 +109,7 @@ class Scores(Endpoint[ScoreRequest]):
         if request.continuations is None:
             assert request.text is not None
             texts = as_list(request.text, "text")
-            field, prompts = "text", [encode(served, text, "text", allow_special=special) for text in texts]
+            field, prompts = "text", [encode_own(served, text, "text", special) for text in texts]
             firsts = [len(tokenizer.start_ids)] * len(prompts)
         else:
             context = encode(

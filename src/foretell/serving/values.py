@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from annotated_types import MaxLen, MinLen
 
 from foretell.errors import CheckpointError
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.explain.explanation import Explanation
 from foretell.insight.explain.steps import Equation, Listing, Step
 from foretell.insight.trace import Trace

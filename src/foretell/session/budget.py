@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.training.optimizer import Shapes, optimizer_flops_per_step
 
 logger = logging.getLogger(__name__)
@@ -17,6 +17,7 @@ FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecastin
 MOST_PARAMETERS_PER_TOKEN = 5  # per unique token: 4.8 million parameters learned from a million, docs/speedrun.md
 WORTH_OF_REPEATS = 15.4  # limit of the value of repeats, in unique tokens (Muennighoff et al. 2023, section 6)
 MOST_GAIN = 4  # a larger size reaches at most this multiple of the measured size's operations per second
+MEMORISED = "more would mostly memorise the data"
 CLOSE = 0.01  # relative difference in loss below which the smaller size, which is cheaper to use, is preferred
 
 
@@ -161,17 +162,23 @@ def round_up(minutes: float) -> str:
 
 
 def choose_steps(
-    minutes: float | None, left: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1
+    minutes: float | None,
+    left: float,
+    seconds: float,
+    speed: str,
+    most: int | None = None,
+    fewest: int = 1,
+    why_most: str = MEMORISED,
 ) -> tuple[int, str]:
     """The number of steps of `seconds` each that fit the time, and the reason; an estimate if `minutes` is given.
 
-    left: the minutes for steps. most: an upper limit, above which a model mostly memorises the data. fewest: a lower
-    limit without `minutes`. speed: a description of the measured speed.
+    left: the minutes for steps. most: an upper limit, and why_most its reason. fewest: a lower limit without `minutes`.
+    speed: a description of the measured speed.
     """
     steps = by_time = int(60 * left / seconds)
     why = f"{in_minutes(left)} at {speed}"
     if most is not None and most < by_time:
-        steps, why = most, "more would mostly memorise the data"
+        steps, why = most, why_most
         why = why if minutes is None else f"the time would allow {by_time:,}, but {why}"
     elif minutes is not None:
         why = f"{left:g} of {in_minutes(minutes)} at {speed}, as an estimate: the time decides"

@@ -13,21 +13,21 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig
+from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import dtype_name
 from foretell.errors import CheckpointError, ConfigError, shell_words
-from foretell.loading import Start
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.run import Run
 from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps, measured_costs
-from foretell.session.failures import command_name
-from foretell.session.machine import Footprint, check_fits, seconds_per_step
+from foretell.session.commands import command_name
+from foretell.session.fit import Footprint, check_fits, seconds_per_step
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.session import Session
-from foretell.session.task import Task
+from foretell.session.start import Start
+from foretell.session.state import AnyTask, SessionState
 from foretell.training.pace import LAST_SECONDS, LEAST_SHARE
 from foretell.weight_shapes import count_parameters, weight_shapes
 
@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 PROBED = "tiny"  # the size that is measured first
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
-AnyTask = TypeVar("AnyTask", bound=Task)
 
 
 @dataclass(frozen=True)
@@ -211,10 +210,10 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """The command that starts a new training from a run; empty if that is not possible."""
         return []
 
-    def opened(self, session: Session[AnyTask]) -> None:
+    def opened(self, session: SessionState[AnyTask]) -> None:
         """Called before the first step of a new or resumed session."""
 
-    def closed(self, session: Session[AnyTask]) -> None:
+    def closed(self, session: SessionState[AnyTask]) -> None:
         """Called after the last step: write the report."""
 
 

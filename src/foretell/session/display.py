@@ -1,4 +1,4 @@
-"""Displays of a training: a live bar on a terminal, plain lines elsewhere, an updating picture in a notebook."""
+"""Displays of a training: a live bar on a terminal, plain lines elsewhere, output that is updated in a notebook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from rich.text import Text
 
 from foretell.distributed.launch import is_follower
 from foretell.files import format_duration
-from foretell.session.plots import Points, points_of
 from foretell.session.reporter import Reporter
 from foretell.session.task import Task
 from foretell.typesetting.text import shorten
@@ -195,7 +194,7 @@ def describe_tokenizing(done: int, total: int, seconds: float) -> str:
 
 
 NOTEBOOK_SECONDS = 0.5  # between updates, because a notebook stores each one
-WIDTH, HEIGHT, MARGIN = 560, 180, 44  # size of the curve in pixels
+WIDTH = 560  # of the bar, in pixels
 # Shows HTML: the first call creates an output, later calls replace it
 Show = Callable[[str], None]
 
@@ -206,12 +205,12 @@ class NotebookReporter(Reporter):
     def __init__(self, show: Show | None = None):
         self.show = show or ipython_output()
         self.clock = Remaining()
-        self.lines: list[dict[str, Any]] = []
+        self.newest: dict[str, Any] = {}
         self.samples: list[tuple[int, str, str]] = []
         self._steps, self._left, self._shown = 1, "", 0.0
 
     def __exit__(self, *_: object) -> None:
-        if self.lines:
+        if self.newest:
             self.show(self.to_html())
 
     def ready(self, task: Task) -> None:
@@ -221,8 +220,8 @@ class NotebookReporter(Reporter):
         self._update(lambda: f"<p>{progress_bar(done, total)} {describe_tokenizing(done, total, seconds)}</p>")
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        self.lines.append(metrics)
-        self._steps, self._left = steps, self.clock.update(metrics["step"], steps)
+        self.newest, self._steps = metrics, steps
+        self._left = self.clock.update(metrics["step"], steps)
         self._update(self.to_html)
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
@@ -234,14 +233,12 @@ class NotebookReporter(Reporter):
             self.show(content())
 
     def to_html(self) -> str:
-        newest = self.lines[-1]
-        figures = f"{describe(newest, self._steps, self._left).plain}  {describe_gauges(newest).plain}"
+        figures = f"{describe(self.newest, self._steps, self._left).plain}  {describe_gauges(self.newest).plain}"
         samples = "".join(
             f"<pre>step {step}: <i>{html.escape(prompt)}</i>{html.escape(continuation)}</pre>"
             for step, prompt, continuation in self.samples
         )
-        bar, curve = progress_bar(newest["step"], self._steps), curve_svg(self.lines)
-        return f"<div>{bar}<pre>{figures}</pre>{curve}{samples}</div>"
+        return f"<div>{progress_bar(self.newest['step'], self._steps)}<pre>{figures}</pre>{samples}</div>"
 
 
 def ipython_output() -> Show:
@@ -261,31 +258,3 @@ def ipython_output() -> Show:
 
 def progress_bar(done: int, total: int) -> str:
     return f'<progress value="{done}" max="{total}" style="width:{WIDTH}px"></progress>'
-
-
-def curve_svg(lines: list[dict[str, Any]]) -> str:
-    """Training loss (thin) and validation loss (with markers) over steps, as SVG; empty before the second point."""
-    training, validation = (points_of(lines, key, "step") for key in ("loss", "validation_loss"))
-    points = training + validation
-    if len({x for x, _ in points}) < 2:
-        return ""
-    left, right = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = min(y for _, y in points), max(y for _, y in points)
-
-    def at(point: tuple[float, float]) -> tuple[float, float]:
-        x = MARGIN + (point[0] - left) / (right - left) * (WIDTH - MARGIN - 8)
-        return x, 8 + (high - point[1]) / ((high - low) or 1.0) * (HEIGHT - 32)
-
-    circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in map(at, validation))
-    texts = ((4, 14, f"{high:.3f}"), (4, HEIGHT - 24, f"{low:.3f}"), (MARGIN, HEIGHT - 4, f"step {left:,.0f}"))
-    labels = "".join(f'<text x="{x}" y="{y}">{text}</text>' for x, y, text in texts)
-    return (
-        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="loss by step" font-size="11" '
-        f'fill="currentColor">{labels}<text x="{WIDTH - 8}" y="{HEIGHT - 4}" text-anchor="end">{right:,.0f}</text>'
-        f"{polyline(list(map(at, training)), 0.5)}{polyline(list(map(at, validation)), 1.5)}{circles}</svg>"
-    )
-
-
-def polyline(points: Points, width: float) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="{width}"/>'

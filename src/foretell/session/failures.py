@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.distributed.world import World, current_world, is_lost_peer
 from foretell.errors import (
     CheckpointError,
@@ -26,11 +23,11 @@ from foretell.errors import (
     TrainingError,
     end_by_signal,
     hangup_signals,
-    shell_words,
 )
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
 from foretell.runs.run import Run, is_run
+from foretell.session.commands import resume_command
 from foretell.training.loop import Progress
 
 AFTER_THE_LAST_STEP = "after the last step, before the run was complete"
@@ -195,19 +192,3 @@ def how_to_resume_with_less_memory(run: Run, training: TrainingConfig) -> str:
 def next_divisor(number: int, above: int) -> int:
     """The smallest divisor that is at least twice `above`, or the number itself."""
     return next(divisor for divisor in range(min(2 * above, number), number + 1) if number % divisor == 0)
-
-
-def resume_command(run: Run) -> str:
-    return f"{command_name()} {run.record()['verb']} --out {shell_words(run.directory)} --resume auto"
-
-
-def command_name() -> str:
-    """The command that starts this program in a shell: `foretell` if it is in PATH, else its path."""
-    on_path, program = shutil.which("foretell"), Path(sys.argv[0])
-    if program.name != "foretell" or not os.access(program, os.X_OK):  # python -m foretell, a notebook
-        return "foretell" if on_path else f"{shell_words(sys.executable)} -m foretell"
-    if on_path and os.path.samefile(on_path, program):  # noqa: PTH121 - both are plain strings here
-        return "foretell"
-    home = Path.cwd()
-    absolute = program.absolute()
-    return shell_words(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute)

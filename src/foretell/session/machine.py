@@ -1,40 +1,29 @@
-"""The machine of a training: its description, checks of memory and disk, the time per step, peak memory and MFU."""
+"""The machine of a training: its description, the precision and settings of a resumed run, peak memory and MFU."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import platform
 import resource
-import shutil
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype, dtype_name
-from foretell.distributed.world import current_world
-from foretell.errors import ConfigError
-from foretell.files import format_bytes
 from foretell.installation import cpu_model
-from foretell.planning import estimate
-from foretell.planning.estimate import DeviceMemory
-from foretell.planning.speed import peak_flops, time_steps
+from foretell.planning.speed import peak_flops
 from foretell.runs.record import RESUMABLE
 from foretell.runs.run import Run
-from foretell.session.task import Task
-from foretell.training.optimizer import Shapes
-from foretell.training.step import TrainingBatch, own_rows
 
 logger = logging.getLogger(__name__)
 MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for the measurement
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
-FEWEST_PROBED = 4  # rows of different steps have different lengths
 
 
 def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -95,78 +84,6 @@ def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any
     record["config"]["training"] = changed.model_dump(mode="json")
     run.replace_record(record)
     return changed
-
-
-class Footprint(NamedTuple):
-    """The sizes of a training: the weights, the longest row, and the rows per step.
-
-    row: a shape whose context is the length of the longest row. rows: None for the batch size. frozen: paths of weights
-    that are not trained, in addition to `training.frozen`.
-    """
-
-    shapes: Shapes
-    row: ModelConfig
-    rows: int | None = None
-    frozen: tuple[str, ...] = ()
-
-
-def check_fits(
-    footprint: Footprint, training: TrainingConfig, memory: DeviceMemory, directory: Path | None = None
-) -> None:
-    """Refuse a training that certainly exceeds the memory, or whose checkpoints do not fit on the disk of a folder."""
-    shapes, row, rows, frozen = footprint
-    counted = {"batch_size": rows or training.batch_size, "frozen": (*training.frozen, *frozen)}
-    training = training.model_copy(update=counted)
-    check_model_fits(shapes, training, memory)
-    check_batch_fits(row, shapes, training, memory)
-    if directory is not None:
-        check_disk_fits(shapes, training, directory)
-
-
-def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
-    """Refuse a model whose weights, gradients and moments exceed the memory."""
-    parameters = sum(map(math.prod, shapes.values()))
-    needed = sum(estimate.state_per_process(shapes, training, memory.processes).values())
-    if needed > memory.size:
-        raise ConfigError(
-            f"{parameters:,} parameters need {format_bytes(needed)} for weights, gradients and optimizer, and "
-            f"{memory.device} memory is {format_bytes(memory.size)}; take a smaller --size, --model.width or "
-            "--model.num-layers"
-        )
-
-
-def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
-    """Refuse a micro-batch that certainly exceeds the memory, even without anything else."""
-    rows = estimate.rows_at_once(training, memory.processes)
-    needed = estimate.total(estimate.training_memory(config, shapes, training, memory)).low
-    if needed > memory.size:
-        raise ConfigError(
-            f"{rows:,} rows of {config.context_length:,} tokens at once need more than {format_bytes(needed)}, and "
-            f"{memory.device} memory is {format_bytes(memory.size)}; lower --training.batch-size or raise "
-            "--training.gradient-accumulation-steps"
-        )
-
-
-def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -> None:
-    """Refuse a run whose checkpoints, including the best and the one being written, do not fit on the disk."""
-    count = training.keep_checkpoints + 2
-    needed, free = count * estimate.saved_bytes(shapes, training), shutil.disk_usage(directory).free
-    if needed > free:
-        raise ConfigError(
-            f"{directory}: {count} checkpoints need {format_bytes(needed)}, and {format_bytes(free)} are free there; "
-            "lower --training.keep-checkpoints, take a smaller --size, or give --out on another disk"
-        )
-
-
-def seconds_per_step(task: Task, training: TrainingConfig, dtype: torch.dtype, duration: float) -> float:
-    """The mean time of a step on this process's rows, measured for `duration` seconds. Changes the weights."""
-    world = current_world()
-
-    def batch(step: int) -> TrainingBatch:
-        return own_rows(task.batch(step), world)
-
-    seconds = time_steps(task.objective.train(), task.model, batch, training, dtype, duration, FEWEST_PROBED)
-    return sum(seconds) / len(seconds)
 
 
 class Meter:

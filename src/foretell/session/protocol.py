@@ -14,24 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from foretell.allocator import freed_memory_kept
-from foretell.config import TrainingConfig, make_section
+from foretell.config.section import make_section
+from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
 from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.finding import find_model
-from foretell.loading import find_start
+from foretell.loading import load
 from foretell.planning.estimate import device_memory
 from foretell.retired import without_retired_fields
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.budget import in_minutes
+from foretell.session.commands import resume_command
 from foretell.session.declaration import AnyTask, Machine, Training
-from foretell.session.failures import AFTER_THE_LAST_STEP, explain_stop, resume_command, training_in
-from foretell.session.machine import check_fits, log_other_machine, resumed_precision, resumed_training
+from foretell.session.failures import AFTER_THE_LAST_STEP, explain_stop, training_in
+from foretell.session.fit import check_fits
+from foretell.session.machine import log_other_machine, resumed_precision, resumed_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
+from foretell.session.start import Start
 from foretell.session.task import Task
 from foretell.training.pace import FixedSteps, Mark, Pace, TimeBudget
 
@@ -139,6 +143,25 @@ def pace_of(
         most_steps=task.about.get("most_steps"),
         world=current_world(),
     )
+
+
+def load_start(argument: str | Path) -> Start:
+    """Load any MODEL in float32; its weights are verified if it has a manifest. Raises the errors of `load`."""
+    model = load(argument, "cpu", "float32", verify=None)
+    model.check_not_quantized("train")
+    return Start(str(argument), model)
+
+
+def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
+    """The model in a run.json's record; None without a record. Raises `CheckpointError` if its weights have changed."""
+    if record is None:
+        return None
+    start = load_start(record["model"])
+    if start.digest != record["weights_sha256"]:
+        raise CheckpointError(
+            f"{run} was started from {start.argument}, which has other weights now; start again with another --out"
+        )
+    return start
 
 
 def recorded_task(

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, get_args
 
 from pydantic_core import to_jsonable_python
 
-from foretell.config import Section, TrainingConfig, check_given, check_known, make_section, own_names, training_names
-from foretell.config.training import check_minutes
+from foretell.config.section import Section, check_given, check_known, make_section, own_names, training_names
+from foretell.config.training import TrainingConfig, check_minutes
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
-from foretell.loading import Start
 from foretell.runs.record import RESUMABLE
+from foretell.session.start import Start
 
 MOST_EPOCHS = 10_000
 

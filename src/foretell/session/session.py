@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
 from foretell.device import autocast
 from foretell.distributed.placement import freeing_gathered, gathered, own_part, replicate, shard
@@ -24,11 +24,12 @@ from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.record import RUN, MetricsDigest, configuration_digest
 from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
-from foretell.session.failures import AFTER_THE_LAST_STEP, StopSignal, explain_failures, explain_stop, resume_command
+from foretell.session.commands import resume_command
+from foretell.session.failures import AFTER_THE_LAST_STEP, StopSignal, explain_failures, explain_stop
 from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
-from foretell.session.task import Task
+from foretell.session.state import AnyTask, SessionState
 from foretell.training.execution import Recomputing, compile_units, wants_compiling
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
@@ -37,12 +38,10 @@ from foretell.training.step import iter_micro_batches, own_rows
 
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
 
-AnyTask = TypeVar("AnyTask", bound=Task)
-
 logger = logging.getLogger(__name__)
 
 
-class Session(Generic[AnyTask]):
+class Session(SessionState[AnyTask]):
     """Trains a task. Call `start` for a new run or `restore` to continue one, then `go`.
 
     The objective's parameters are moved to `device`; matrix products run in `dtype`. earlier_use: the data of the start
@@ -60,9 +59,8 @@ class Session(Generic[AnyTask]):
         pace: Pace | None = None,
         earlier_use: DataUse | None = None,
     ):
-        self.run, self.task, self.training, self.reporter = run, task, training, Reporters([reporter])
-        self.device, self.dtype, self.pace = device, dtype, pace or FixedSteps(training)
-        self.earlier_use = earlier_use
+        super().__init__(run, task, device, dtype, Progress(), Reporters([reporter]), current_world())
+        self.training, self.pace, self.earlier_use = training, pace or FixedSteps(training), earlier_use
         if training.patience is not None and not task.has_held_out:
             raise ConfigError(
                 "training.patience needs a validation loss, but no data is held out; leave it out, or "
@@ -73,11 +71,9 @@ class Session(Generic[AnyTask]):
         freeze(task.model, training)
         globs = training.checkpoint_activations
         self.recomputing = [Recomputing(model, globs, model.dropout_rng) for model in task.models()]
-        self.world = current_world()
         self.objective = self.spread()
         self.optimizer = make_optimizer(task.model, training, dtype)
         self.meter = Meter(task.flops_per_token, device, dtype)
-        self.progress = Progress()
         self._figures: Mapping[str, float] = {}  # figures of the last evaluation
         self._evaluated_step: int | None = None
         self._saved_step: int | None = None

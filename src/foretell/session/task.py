@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from foretell.data.data_use import DataUse
-from foretell.evaluation.overlap import Material
+from foretell.evaluation.material import Material
 from foretell.model.dropout import DropoutHost
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.training.step import TrainingBatch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -54,8 +54,11 @@ SPECIAL_NAME = re.compile(r"<\|[^<>|\s]{1,40}\|>")  # the usual notation of spec
 
 @dataclass(frozen=True)
 class Message:
+    """A turn. learned: False for an answer that is only read, because the data mark it so."""
+
     role: Role
     content: str
+    learned: bool = True
 
     def to_json(self) -> dict[str, str]:
         return {"role": self.role, "content": self.content}
@@ -136,11 +139,12 @@ class ChatPiece:
 
     text: str
     is_answer: bool
+    learned: bool = False
 
 
 @dataclass(frozen=True)
 class ChatTokens:
-    """A conversation's ids, and a mask of the ids in answers, which a model learns."""
+    """A conversation's ids, and a mask of the ids in answers that a model learns."""
 
     ids: list[int] = field(default_factory=list)
     is_answer: list[bool] = field(default_factory=list)
@@ -148,6 +152,10 @@ class ChatTokens:
     def add(self, ids: Sequence[int], is_answer: bool) -> None:
         self.ids.extend(ids)
         self.is_answer.extend([is_answer] * len(ids))
+
+    def cut(self, length: int) -> ChatTokens:
+        """The first `length` tokens."""
+        return ChatTokens(self.ids[:length], self.is_answer[:length])
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -171,7 +179,7 @@ class RenderedChat:
         names = sorted((name for name in tokenizer.special_tokens if name in content), key=len, reverse=True)
         free = (chr(code) for code in PRIVATE_USE if chr(code) not in content) if names else iter(())
         self.marks = dict(zip(free, names, strict=False))
-        self.messages = [Message(message.role, self._marked(message.content)) for message in messages]
+        self.messages = [replace(message, content=self._marked(message.content)) for message in messages]
         self._texts: dict[tuple[int, bool], str] = {}
 
     def _marked(self, text: str) -> str:
@@ -213,7 +221,8 @@ class RenderedChat:
             span = self.answer_span(index, turn_end)
             if span is None or not whole.startswith(self.text(index + 1)[: span[1]]):
                 return None
-            pieces += [ChatPiece(whole[done : span[0]], False), ChatPiece(whole[span[0] : span[1]], True)]
+            answer = ChatPiece(whole[span[0] : span[1]], True, self.messages[index].learned)
+            pieces += [ChatPiece(whole[done : span[0]], False), answer]
             done = span[1]
         return [*pieces, ChatPiece(whole[done:], False)]
 
@@ -221,7 +230,7 @@ class RenderedChat:
         """The prompt for the answer at `index`, and the answer."""
         prompt, span = self.text(index, add_generation_prompt=True), self.answer_span(index, turn_end)
         answer = self.messages[index].content.strip() + turn_end if span is None else self.text(index + 1)[slice(*span)]
-        return [ChatPiece(prompt, False), ChatPiece(answer, True)]
+        return [ChatPiece(prompt, False), ChatPiece(answer, True, True)]
 
 
 class ChatFormat:
@@ -248,16 +257,17 @@ class ChatFormat:
         self.stop_texts = [text for text in texts if text]
 
     def encode(self, messages: Sequence[Message]) -> list[ChatTokens]:
-        """A conversation for training: its ids up to the last answer, with the answers marked.
+        """A conversation for training: its ids up to the last answer, with the learned answers marked.
 
         Usually one ChatTokens. Some templates change a turn when later ones follow, for example to leave out earlier
-        thoughts; then there is one ChatTokens per answer, with its prompt.
+        thoughts; then there is one ChatTokens per learned answer, with its prompt.
         """
         chat = RenderedChat(messages, self.template, self.tokenizer)
         pieces = chat.pieces(self.turn_end)
         if pieces is not None:
             return [self._tokens(pieces[:-1], chat)]
-        return [self._tokens(chat.last_answer(index, self.turn_end), chat) for index in chat.answers]
+        learned = (index for index in chat.answers if chat.messages[index].learned)
+        return [self._tokens(chat.last_answer(index, self.turn_end), chat) for index in learned]
 
     def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
         """The ids before the next answer, encoded in the same pieces as in training."""
@@ -270,9 +280,9 @@ class ChatFormat:
     def _tokens(self, pieces: Sequence[ChatPiece], chat: RenderedChat) -> ChatTokens:
         tokens = ChatTokens()
         for piece in pieces:
-            tokens.add(self._encode(piece.text, chat.marks), piece.is_answer)
+            tokens.add(self._encode(piece.text, chat.marks), piece.learned)
             if piece.is_answer and not self.turn_end and self.tokenizer.end_id is not None:
-                tokens.add([self.tokenizer.end_id], True)
+                tokens.add([self.tokenizer.end_id], piece.learned)
         return tokens
 
     def _encode(self, text: str, marks: Mapping[str, str]) -> list[int]:

@@ -1,9 +1,8 @@
 """Rendering of untrusted Jinja templates, such as a checkpoint's chat template.
 
-jinja2's `ImmutableSandboxedEnvironment` blocks access to the program. `Guard` refuses syntax that chat templates do not
-need, and only the filters, functions and methods listed here exist. One budget per rendering limits time and memory.
-Every loop step and every value that the template creates is charged to it. Operations whose result can be
-much larger than their operands (`*`, join, replace, indent) are charged before they run.
+jinja2's `ImmutableSandboxedEnvironment` blocks access to the program. Only the syntax, filters, functions and methods
+listed here exist. One budget per rendering limits time and memory: loop steps, calls and the characters of every value
+that the template creates, as JSON, are charged to it; `*`, join, replace and indent before they run.
 """
 
 from __future__ import annotations
@@ -30,24 +29,20 @@ from jinja2.visitor import NodeTransformer
 
 from foretell.errors import TokenizerError
 
-MOST_CHARACTERS, MOST_NODES, MOST_DEPTH = 100_000, 20_000, 60  # limits of a template
+MOST_CHARACTERS = 100_000  # of a template
 BASE, PER_INPUT = 300_000, 50  # units per rendering, and per character of its input as JSON
 SECONDS = 5.0
 CALL_UNITS = 10  # a call takes about ten times as long as a loop step
-MOST_BITS = 64  # bits of an integer
-PLAIN = str | int | float | list | tuple | dict | Namespace | jinja2.Undefined | None
-DATE_FORMAT = re.compile(r"[%a-zA-Z ,./:-]{1,40}")  # no widths
+OPAQUE = jinja2.Undefined | Namespace
+SAFE_DATE_FORMAT = re.compile(r"[%a-zA-Z ,./:-]{1,40}")  # no widths
 
-# Expressions whose value can be larger than their operands
-GROWING = (nodes.Filter, nodes.Call, nodes.Concat, nodes.Add, nodes.Mul, nodes.List, nodes.Dict, nodes.Tuple)
-ALLOWED_NODES = (
-    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.AssignBlock),
-    *(nodes.Macro, nodes.FilterBlock, nodes.With, nodes.Scope, nodes.ExprStmt, nodes.Break, nodes.Continue),
-    *(nodes.Name, nodes.NSRef, nodes.Const, nodes.Pair, nodes.Keyword, nodes.CondExpr, nodes.Test, nodes.Getattr),
-    *(nodes.Getitem, nodes.Slice, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
-    *(nodes.Sub, nodes.Div, nodes.FloorDiv, nodes.Mod, *GROWING),
+GROWING = {"Filter", "Call", "Add", "Mul", "List", "Dict", "Tuple"}  # values can be larger than their operands
+NODE_NAMES = (
+    "Template Output TemplateData For If Assign AssignBlock Macro FilterBlock With Scope ExprStmt Break Continue Name "
+    "NSRef Const Pair Keyword CondExpr Test Getattr Getitem Slice Compare Operand And Or Not Neg Pos Sub Div FloorDiv "
+    "Mod Concat"
 )
-REFUSED_NAMES = ("self", "varargs", "kwargs")  # macros can grow the last two without an expression in GROWING
+REFUSED_NAMES = {"self", "varargs", "kwargs"}  # macros can grow the last two without an expression in GROWING
 FILTER_NAMES = (
     "abs capitalize count d default dictsort first float int items last length list lower map max min reject "
     "rejectattr reverse select selectattr sort string title trim unique upper"
@@ -57,12 +52,10 @@ METHOD_NAMES = (
     "upper lower title capitalize swapcase replace join find rfind index count isdigit isalpha isalnum isspace isupper "
     "islower isnumeric get items keys values cycle changed"
 )
-ALLOWED_METHODS = frozenset(METHOD_NAMES.split())
+ALLOWED_NODES, ALLOWED_METHODS = GROWING | set(NODE_NAMES.split()), set(METHOD_NAMES.split())
 
 
 class Budget:
-    """The remaining units for loop steps, calls, and characters and items of values; and a time limit."""
-
     def __init__(self, units: int):
         self.left, self.deadline = units, time.monotonic() + SECONDS
 
@@ -71,7 +64,7 @@ CURRENT: ContextVar[Budget] = ContextVar("budget of the rendering")
 
 
 def spend(units: int = 1) -> None:
-    """Take units from the budget of the current rendering; SecurityError if it is exhausted."""
+    """Take units from the budget of the current rendering."""
     budget = CURRENT.get()
     budget.left -= units
     if budget.left < 0:
@@ -81,27 +74,28 @@ def spend(units: int = 1) -> None:
 
 
 def steps(items: Iterable[Any]) -> Iterator[Any]:
-    """The items of a loop; each costs a unit."""
     for item in items:
         spend()
         yield item
 
 
-def measured(value: Any) -> Any:
-    """The value, after spending units for its whole content; iterators become lists. Refuses all but plain data.
-
-    A list that contains the same list twice is charged for both.
-    """
-    if isinstance(value, Iterable) and not isinstance(value, PLAIN):
-        value = list(steps(value))
-    if not isinstance(value, PLAIN):
+def opaque(value: Any) -> None:
+    if not isinstance(value, OPAQUE):
         raise SecurityError(f"it uses {type(value).__name__!r} as a value")
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        raise SecurityError("it computes with numbers that are too large")
-    spend(1 + len(value) if isinstance(value, str) else 1)
-    inner = value if isinstance(value, list | tuple) else ()
-    for item in [*value.keys(), *value.values()] if isinstance(value, dict) else inner:
-        measured(item)
+
+
+ENCODER = json.JSONEncoder(ensure_ascii=False, default=opaque)
+
+
+def measured(value: Any) -> Any:
+    """The value, which must be plain data, after spending units for all of it; iterators become lists.
+
+    The parts are counted one by one, because a small list can contain a large text many times.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | list | tuple | dict | OPAQUE):
+        value = list(steps(value))
+    for part in [value] if isinstance(value, str) else ENCODER.iterencode(value):
+        spend(len(part))
     return value
 
 
@@ -114,7 +108,7 @@ class TemplateRefusal(jinja2.TemplateError):
 
 
 class UnwrittenNamespace(Namespace):
-    """A namespace that cannot be converted to text, because namespaces can contain each other in a cycle."""
+    """A namespace that cannot be converted to text, because namespaces can contain each other."""
 
     def __repr__(self) -> str:
         raise SecurityError("it writes a namespace as text; write one of its values")
@@ -137,31 +131,23 @@ def indent(text: Any, width: int = 4, first: bool = False, blank: bool = False) 
     return do_indent(text, int(width), first, blank)
 
 
-def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+def to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     """A value as JSON with transformers' defaults, without escapes of non-ASCII characters."""
-    if options.keys() - {"separators", "sort_keys"} or (indent is not None and not 0 <= int(indent) <= 8):
-        raise SecurityError("it uses tojson with options that are not supported")
-    return json.dumps(measured(value), ensure_ascii=ensure_ascii, indent=indent, **options)
+    text = json.dumps(measured(value), ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+    spend(len(text) * (abs(int(indent or 0)) + sum(map(len, separators or ()))))
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def strftime_now(pattern: str) -> str:
-    if not DATE_FORMAT.fullmatch(str(pattern)):
+    if not SAFE_DATE_FORMAT.fullmatch(str(pattern)):
         raise SecurityError("it uses a date format that is not supported")
     return datetime.now().astimezone().strftime(pattern)
 
 
 def raise_exception(message: Any) -> NoReturn:
-    raise TemplateRefusal(str(message)[:300])
-
-
-FUNCTIONS: dict[str, Any] = {
-    "range": safe_range,
-    "namespace": UnwrittenNamespace,
-    "raise_exception": raise_exception,
-    "strftime_now": strftime_now,
-}
-STEPS, MEASURED = "steps of a loop", "measured value"  # names that a template cannot write
-OWN_FILTERS = {"join": join, "replace": replace, "indent": indent, "tojson": to_json, STEPS: steps, MEASURED: measured}
+    raise TemplateRefusal(message)
 
 
 class GenerationTag(Extension):
@@ -177,28 +163,21 @@ class GenerationTag(Extension):
 class Guard(NodeTransformer):
     """Refuses syntax that is not needed, and wraps loops and growing expressions in filters that spend units."""
 
-    count = depth = 0
-
-    def visit(self, node: nodes.Node, *arguments: Any, **keywords: Any) -> Any:
-        self.check(node)
-        self.count, self.depth = self.count + 1, self.depth + 1
-        if self.count > MOST_NODES or self.depth > MOST_DEPTH:
-            raise SecurityError("it is too long or nested too deeply")
+    def visit(self, node: Any, *arguments: Any, **keywords: Any) -> Any:
+        kind = type(node).__name__
+        if (
+            kind not in ALLOWED_NODES
+            or getattr(node, "recursive", False)
+            or getattr(node, "name", None) in REFUSED_NAMES
+        ):
+            raise SecurityError(f"it uses {getattr(node, 'name', None) or kind}, which chat templates do not need")
         self.generic_visit(node)
-        self.depth -= 1
-        if isinstance(node, nodes.For):
-            node.iter = self.filtered(node.iter, STEPS)
-        is_target = isinstance(node, nodes.Tuple) and node.ctx == "store"
-        return self.filtered(node, MEASURED) if isinstance(node, GROWING) and not is_target else node
-
-    @staticmethod
-    def check(node: nodes.Node) -> None:
-        if not isinstance(node, ALLOWED_NODES):
-            raise SecurityError(f"it uses {type(node).__name__}, which chat templates do not need")
-        if isinstance(node, nodes.For) and node.recursive:
-            raise SecurityError("it uses recursive loops, which chat templates do not need")
-        if isinstance(node, nodes.Name) and (node.name in REFUSED_NAMES or node.name.startswith("_")):
-            raise SecurityError(f"it uses the name {node.name!r}, which is not a value of a conversation")
+        if kind == "Concat":
+            return self.filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
+        if kind == "For":
+            node.iter = self.filtered(node.iter, "a step")
+        is_target = getattr(node, "ctx", "load") == "store"
+        return self.filtered(node, "measured value") if kind in GROWING and not is_target else node
 
     @staticmethod
     def filtered(node: nodes.Node, name: str) -> nodes.Filter:
@@ -213,8 +192,15 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         extensions = [LoopControlExtension, GenerationTag]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=text_of, optimized=False)
-        self.filters = {name: FILTERS[name] for name in FILTER_NAMES.split()} | OWN_FILTERS
-        self.globals = FUNCTIONS
+        own = {"join": join, "replace": replace, "indent": indent, "tojson": to_json}
+        unwritable = {"a step": steps, "measured value": measured}  # names that a template cannot write
+        self.filters = {name: FILTERS[name] for name in FILTER_NAMES.split()} | own | unwritable
+        self.globals: Any = {
+            "range": safe_range,
+            "namespace": UnwrittenNamespace,
+            "raise_exception": raise_exception,
+            "strftime_now": strftime_now,
+        }
         self.concat: Any = concat
 
     def _generate(self, source: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -227,8 +213,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def is_safe_callable(self, obj: Any) -> bool:
         if isinstance(obj, BuiltinMethodType | MethodType):
             return obj.__name__ in ALLOWED_METHODS
-        is_function = any(obj is function for function in FUNCTIONS.values())
-        return is_function or isinstance(obj, Macro | jinja2.Undefined)  # calling the latter raises an error
+        return obj in self.globals.values() or isinstance(obj, Macro)
 
     def call(self, context: Any, obj: Any, /, *arguments: Any, **keywords: Any) -> Any:
         spend(CALL_UNITS)
@@ -289,6 +274,4 @@ class SandboxedTemplate:
         where = f", line {line}" if isinstance(line, int) else ""
         problem = "cannot write this conversation" if isinstance(error, TemplateRefusal) else "cannot be used"
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        if isinstance(error, RecursionError):
-            reason = "it has an infinite recursion, or is nested too deeply"
         return TokenizerError(f"{self.name}{where} {problem}: {reason}")

@@ -99,6 +99,11 @@ class Tokenizer:
     def end_id(self) -> int | None:
         return next(iter(self.end_ids), None)
 
+    @property
+    def read_names(self) -> list[str]:
+        """The special tokens whose names in a text are read as the tokens."""
+        return [name for name, token_id in self.special_tokens.items() if token_id not in self._forbidden]
+
     def with_chat_template(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
         """A copy of the tokenizer with a chat template, and the notes from loading it."""
         other = copy.copy(self)
@@ -184,6 +189,16 @@ class Tokenizer:
     def with_start_ids(self, ids: list[int]) -> list[int]:
         """The ids after the start tokens."""
         return [*self.missing_start(ids), *ids]
+
+    def make_row(self, texts: Iterable[list[int]]) -> tuple[list[int], int]:
+        """Join the ids of a text, or of a prompt and its answer, to a row; returns it and the length of the first part.
+
+        The row begins with the start tokens and ends with the end token, unless the text already does.
+        """
+        first, *answers = texts
+        prompt = self.with_start_ids(first)
+        row, ends = [*prompt, *chain.from_iterable(answers)], self.end_ids[:1]
+        return row + ([] if tuple(row[-1:]) == ends else [*ends]), len(prompt)
 
     def missing_start(self, ids: Sequence[int] | np.ndarray) -> tuple[int, ...]:
         """The start tokens; empty if the ids begin with them already."""

@@ -123,6 +123,10 @@ def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
             raise TokenizerError(f"{origin}: merge {merge_number} is not a pair of tokens: {str(merge)[:60]!r}")
+        if not parts[1].startswith(
+            prefix
+        ):  # the library cuts as many bytes off, perhaps within a character, and aborts
+            raise TokenizerError(f"{origin}: the second token of merge {merge_number} lacks the prefix {prefix[:60]!r}")
         for token in (*parts, parts[0] + parts[1][len(prefix) :]):
             if token not in model["vocab"]:
                 raise TokenizerError(

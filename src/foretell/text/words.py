@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -65,12 +64,3 @@ def word_starts(text: str) -> list[int]:
 def is_letter(character: str) -> bool:
     """True for a letter or digit; False for marks, punctuation and signs that modify the letter before them."""
     return unicodedata.category(character) in ("Lu", "Ll", "Lt", "Lo", "Nd", "Nl", "No")
-
-
-def spans_of(words: Sequence[Word], length: int) -> list[Word]:
-    """Join every `length` adjacent words; the last group may be smaller."""
-    groups = [words[first : first + length] for first in range(0, len(words), length)]
-    return [
-        Word("".join(word.text for word in group), tuple(token for word in group for token in word.tokens))
-        for group in groups
-    ]

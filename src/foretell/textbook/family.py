@@ -16,11 +16,12 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from foretell.activations import ACTIVATIONS
-from foretell.config import ModelConfig, RopeScaling
+from foretell.config.model import ModelConfig
 from foretell.errors import CheckpointError, ContextLengthError, UsageError, did_you_mean
 from foretell.files import open_regular
 from foretell.norms import NORMS
 from foretell.textbook.attention import Matrix, Vector, softmax
+from foretell.textbook.rotary import frequency
 from foretell.textbook.transformer import check_token, sinusoidal_encoding
 from foretell.weight_shapes import weight_shapes
 
@@ -194,34 +195,6 @@ def rotate(config: ModelConfig, position: int, head: Vector) -> Vector:
     cosine, sine = np.cos(angles).astype(head.dtype), np.sin(angles).astype(head.dtype)
     first, second = np.split(head, 2)
     return np.concatenate([first * cosine - second * sine, second * cosine + first * sine])
-
-
-def frequency(config: ModelConfig, pair: int) -> float:
-    """The angle, in radians per position, by which a pair rotates: theta^(-2i/R), then scaled; 0 beyond R elements."""
-    if 2 * pair >= config.rotary_width:
-        return 0.0
-    trained = config.rope_theta ** (-2 * pair / config.rotary_width)
-    if config.rope_scaling is None:
-        return trained
-    if config.rope_scaling.type == "linear":  # Chen et al. 2023: position interpolation
-        return trained / config.rope_scaling.factor
-    return llama3_frequency(trained, config.rope_scaling)
-
-
-def llama3_frequency(trained: float, scaling: RopeScaling) -> float:
-    """The scaled frequency: unchanged for short wavelengths, divided by the factor for long ones, interpolated between.
-
-    Llama 3.1's released code.
-    """
-    wavelength = 2 * math.pi / trained  # positions per full rotation
-    slowed, context = trained / scaling.factor, scaling.original_context_length
-    if wavelength < context / scaling.high_frequency_factor:
-        return trained
-    if wavelength > context / scaling.low_frequency_factor:
-        return slowed
-    between = scaling.high_frequency_factor - scaling.low_frequency_factor
-    share = (context / wavelength - scaling.low_frequency_factor) / between
-    return (1 - share) * slowed + share * trained
 
 
 def feedforward(config: ModelConfig, module: ModuleWeights, x: Vector) -> Vector:

@@ -20,9 +20,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import autocast
+from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, DropoutRNG
+from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.transformer import Block
 from foretell.paths import matches
 from foretell.training.objective import Objective, TokenLosses
@@ -132,3 +134,9 @@ def with_counters(rng: DropoutRNG, counters: DropoutRNG) -> Iterator[None]:
         yield
     finally:
         vars(rng).update(vars(current))
+
+
+def make_objective(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> Objective:
+    """The objective for training on a device with matrix products in `dtype`, with suitable kernels."""
+    choose_kernels(decoder.to(device), Use(device, dtype, decoder.config.context_length, is_training=True))
+    return Objective(decoder).train()

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import eagerly
 from foretell.distributed.world import ALONE, World
 from foretell.training.optimizer import set_learning_rate

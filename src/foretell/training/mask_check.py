@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.data.batch import PADDING, Batch
 from foretell.device import autocast
 from foretell.errors import TrainingError

@@ -15,7 +15,6 @@ from foretell.data.batch import Batch
 from foretell.device import memory_of
 from foretell.model.cache import FreshKVView, KVView
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import is_compiled
 
 # On a CPU: 16 MiB in float32, most of which stays in the cache for the softmax, and enough rows for fast products
@@ -37,12 +36,6 @@ class Loss:
     @property
     def mean(self) -> float:
         return float(self.sum.detach()) / max(float(self.count), 1.0)
-
-
-def make_objective(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> Objective:
-    """The objective for training on a device with matrix products in `dtype`, with suitable kernels."""
-    choose_kernels(decoder.to(device), Use(device, dtype, decoder.config.context_length, is_training=True))
-    return Objective(decoder).train()
 
 
 def logits_on_cpu(vocab_size: int) -> int:

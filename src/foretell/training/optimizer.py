@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.distributed.placement import apply_to_whole, own_part
 from foretell.errors import ConfigError, check_type
 from foretell.paths import matches, suggest

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import NamedTuple
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.distributed.world import ALONE, World
 from foretell.errors import check_type
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from foretell.config import TrainingConfig
+from foretell.config.training import TrainingConfig
 from foretell.device import autocast
 from foretell.distributed.placement import gradients_summed, whole
 from foretell.distributed.world import ALONE, World

@@ -7,8 +7,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from foretell.config import ModelConfig, Section, Size, TokenizerConfig, TrainingConfig, make_section
-from foretell.config.section import raise_first
+from foretell.config.model import ModelConfig, Size
+from foretell.config.section import Section, make_section, raise_first
+from foretell.config.training import TokenizerConfig, TrainingConfig
 from foretell.model.presets import MODERN, preset
 from foretell.session.request import intervals
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.data.batch import Rows
 from foretell.errors import ContextLengthError
 from foretell.model.cache import FreshKVView, KVCache, KVView

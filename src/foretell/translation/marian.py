@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.config import make_section
+from foretell.config.section import make_section
 from foretell.convert.families import ACTIVATION_WORDS
 from foretell.convert.huggingface_files import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foretell.config import TokenizerConfig
+from foretell.config.training import TokenizerConfig
 from foretell.data.data_use import hash_texts
 from foretell.data.lines import TextFile, find_files
 from foretell.data.split import Part

@@ -17,15 +17,14 @@ from torch import Tensor
 from foretell.data.batch import PADDING
 from foretell.data.data_use import DataUse
 from foretell.device import autocast
-from foretell.errors import TokenizerError, TrainingError
-from foretell.evaluation.overlap import PAIRS
-from foretell.evaluation.perplexity import describe_first_loss, evaluate, first_loss
+from foretell.errors import TrainingError
+from foretell.evaluation.loss import describe_first_loss, evaluate, first_loss
+from foretell.evaluation.material import PAIRS
 from foretell.session.task import Sample, Task
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
 from foretell.translation.config import PairConfig, TranslationConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
-from foretell.translation.language_check import SideCounts, count_sides
 from foretell.translation.pairs import Pair, Vocabulary, hash_sources
 from foretell.translation.translate import Decoding, has_sacrebleu, measure_quality, translate
 from foretell.translation.translator import Translator, save_translator
@@ -95,14 +94,6 @@ class TranslationTask(Task):
         self.held_out = fitting(text.validation, config.pairs)
         self.has_held_out = bool(self.held_out)
 
-    @cached_property
-    def side_counts(self) -> SideCounts | None:
-        """None if the source vocabulary cannot encode the target, because it then refuses such input itself."""
-        try:
-            return count_sides(self.vocabulary, self.data.train, self.loader.pairs)
-        except TokenizerError:
-            return None
-
     @property
     def translator(self) -> Translator:
         tokenizer = self.config.pairs.bleu_tokenizer
@@ -141,7 +132,7 @@ class TranslationTask(Task):
         return [Sample(f"{each.source} → ", each.translation) for each in translate(self.translator, chosen, GREEDY)]
 
     def save_model(self, directory: Path) -> None:
-        save_translator(directory, replace(self.translator, side_counts=self.side_counts))
+        save_translator(directory, self.translator)
 
     def data_use(self) -> DataUse:
         return DataUse.of([hash_sources(self.data.train)], [hash_sources(self.data.validation)])

@@ -11,20 +11,21 @@ from typing import Any, ClassVar
 
 import torch
 
-from foretell.config import Section, TrainingConfig, make_section
+from foretell.config.section import Section, make_section
+from foretell.config.training import TrainingConfig
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, counted
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
-from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import FEWEST_STEPS, PAIRS, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_recipe
-from foretell.session.machine import Footprint
+from foretell.session.fit import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, default_dropout
-from foretell.session.session import Session
+from foretell.session.start import Start
+from foretell.session.state import SessionState
 from foretell.text import load_tokenizer
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (
@@ -194,7 +195,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     ) -> TranslationTask:
         return TranslationTask(config, data, model, self.loader(data, config), about)
 
-    def closed(self, session: Session[TranslationTask]) -> None:
+    def closed(self, session: SessionState[TranslationTask]) -> None:
         """Choose the length penalty of the best checkpoint on held-out pairs, unless it has one."""
         pairs = session.task.quality_pairs
         if not session.world.is_first or not pairs or not has_sacrebleu():

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.data.memory import list_texts
 from foretell.errors import ContextLengthError, UsageError, check_type
-from foretell.evaluation.overlap import PAIRS, Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.loss import evaluate
+from foretell.evaluation.material import PAIRS
+from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.generation.batch_generation import make_scheduler, result_of, run
 from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
 from foretell.generation.sampling import Sampler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from foretell.config import Section, make_section
+from foretell.config.section import Section, make_section
 from foretell.data.data_use import DataUse
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.errors import CheckpointError, UsageError
@@ -26,14 +26,11 @@ from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.translation.batches import make_source
 from foretell.translation.config import BleuTokenizer, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, empty_encoder_decoder, weight_shapes
-from foretell.translation.language_check import SideCounts
 from foretell.translation.marian import is_marian, read_marian
 from foretell.translation.pairs import Vocabulary, make_vocabulary
 
 # The parts of a saved translation model; the last two are optional
-MODEL, TARGET, SOURCE, COUNTS, DECODING = (
-    *("encoder_decoder", "tokenizer", "source_tokenizer", "side_counts", "decoding"),
-)
+MODEL, TARGET, SOURCE, DECODING = "encoder_decoder", "tokenizer", "source_tokenizer", "decoding"
 LENGTH_PENALTY = 1.0  # default for models without one
 SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
 
@@ -42,15 +39,14 @@ SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
 class Translator:
     """A translation model with the vocabularies of both languages.
 
-    side_counts: None if they were not saved. length_penalty: the exponent of Wu's penalty in beam search; None for
-    LENGTH_PENALTY. bleu_tokenizer: chosen by the script of the training targets; None if it was not saved.
+    length_penalty: the exponent of Wu's penalty in beam search; None for LENGTH_PENALTY. bleu_tokenizer: chosen by the
+    script of the training targets; None if it was not saved.
     """
 
     model: EncoderDecoder
     vocabulary: Vocabulary
     name: str = "model"
     notes: tuple[str, ...] = ()
-    side_counts: SideCounts | None = None
     length_penalty: float | None = None
     bleu_tokenizer: BleuTokenizer | None = None
     data_use: DataUse | None = None  # None for a model that did not record its data
@@ -68,13 +64,6 @@ class Translator:
         """`bfloat16`, or `bfloat16, weights in int8`."""
         schemes = sorted({layer.scheme for layer in quantized_layers(self.model).values()})
         return ", weights in ".join((dtype_name(self.dtype), *schemes))
-
-    def unlike_source(self, sentences: Sequence[str]) -> list[int]:
-        """The indices of sentences that do not look like the source language; empty for a model without counts."""
-        if self.side_counts is None:
-            return []
-        encoded = self.vocabulary.source.encode_batch(list(sentences))
-        return [index for index, ids in enumerate(encoded) if self.side_counts.is_unlike_source(ids)]
 
     def quantize(self, to: Scheme, dtype: torch.dtype) -> Self:
         """Round the linear layers of both stacks to int8 or int4 in place, with the rest in `dtype`; returns the model.
@@ -190,8 +179,6 @@ def save_translator(directory: Path, translator: Translator) -> None:
     parts: dict[str, Part] = {MODEL: EncoderDecoderPart(translator.model), TARGET: TokenizerPart(vocabulary.target)}
     if not vocabulary.is_shared:
         parts[SOURCE] = SourceTokenizerPart(vocabulary.source)
-    if translator.side_counts is not None:
-        parts[COUNTS] = translator.side_counts
     settings = DecodingConfig(length_penalty=translator.length_penalty, bleu_tokenizer=translator.bleu_tokenizer)
     if settings != DecodingConfig():
         parts[DECODING] = DecodingPart(settings)
@@ -215,16 +202,11 @@ def load_saved(
         raise CheckpointError(f"{directory} has no tokenizer; it is damaged")
     vocabulary = make_vocabulary(source.tokenizer, target.tokenizer)
     check_sizes(vocabulary, model.model.shape, directory)
-    counts, decoding = parts.get(COUNTS), parts.get(DECODING)
-    if isinstance(counts, SideCounts) and len(counts.source) != vocabulary.source.vocab_size:
-        raise CheckpointError(
-            f"{directory}: the counts of both sides do not fit the tokenizer; they do not belong together"
-        )
+    decoding = parts.get(DECODING)
     return Translator(
         model.model,
         vocabulary,
         name,
-        side_counts=counts if isinstance(counts, SideCounts) else None,
         data_use=DataUse.load(directory),
         **(decoding.config() if isinstance(decoding, DecodingPart) else {}),
     )

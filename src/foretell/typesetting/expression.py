@@ -1,10 +1,9 @@
-"""Formulas as expression trees, with their LaTeX; `read_formula` reads one from text."""
+"""Formulas as expression trees; `read_formula` reads one from text."""
 
 from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -17,33 +16,11 @@ if TYPE_CHECKING:  # NumPy is imported in functions, so that a display without n
 
 RELATIONS = frozenset("=≈<>≤≥→")
 DIGITS = 4
-MAX_NUMBERS = 16  # rows and columns of a matrix in LaTeX and HTML; larger ones show their edges
-
-# LaTeX of signs, special characters and names
-SIGNS = {
-    "log": r"\log",
-    "·": r"\cdot", "≈": r"\approx", "≤": r"\le", "≥": r"\ge", "→": r"\to", "←": r"\gets", "⊙": r"\odot",
-    "∝": r"\propto", "…": r"\dots", "⋮": r"\vdots", "⋱": r"\ddots",
-    "|": r"\mid", "∞": r"\infty", "-∞": r"-\infty", "−∞": r"-\infty",
-}  # fmt: skip
-ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-ESCAPES |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
-NAMES = {
-    "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "ε": r"\varepsilon", "η": r"\eta", "θ": r"\theta", "Θ": r"\Theta",
-    "μ": r"\mu", "σ": r"\sigma", "τ": r"\tau", "⊤": r"\top", "Σ": r"\sum", "∇": r"\nabla", "Δ": r"\Delta",
-}  # fmt: skip
-INDEX = re.compile(r"(?!.*[A-Za-z]{2})[A-Za-z0-9=+,./-]+")  # figures and indices: t=1, 2i+1
+MAX_NUMBERS = 16  # rows and columns of a matrix in HTML; larger ones show their edges
 
 
-class Expression(ABC):
-    """Base class of the parts of a formula. A notebook displays any of them from its LaTeX."""
-
-    @abstractmethod
-    def latex(self) -> str:
-        """The formula, without dollar signs."""
-
-    def _repr_latex_(self) -> str:
-        return rf"$\displaystyle {self.latex()}$"
+class Expression:
+    """Base class of the parts of a formula."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +29,12 @@ class Symbol(Expression):
 
     name: str
 
-    def latex(self) -> str:
-        if self.name in NAMES or self.name in SIGNS:
-            return NAMES.get(self.name) or SIGNS[self.name]
-        if len(self.name) == 1 or INDEX.fullmatch(self.name):
-            return _escaped(self.name) if self.name in ESCAPES else self.name
-        return rf"\operatorname{{{_escaped(self.name)}}}"
-
 
 @dataclass(frozen=True)
 class Operator(Expression):
     """A sign between two expressions: = + · ..."""
 
     sign: str
-
-    def latex(self) -> str:
-        return SIGNS.get(self.sign, self.sign)
 
 
 @dataclass(frozen=True)
@@ -76,9 +43,6 @@ class Number(Expression):
 
     value: float
     digits: int = DIGITS
-
-    def latex(self) -> str:
-        return _number_latex(format_number(self.value, self.digits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +62,6 @@ class Matrix(Expression):
 
         return np.atleast_2d(np.asarray(self.values))
 
-    def latex(self) -> str:
-        lines = shortened([shortened(line, MAX_NUMBERS) for line in format_matrix(self)], MAX_NUMBERS)
-        cells = [[_number_latex(cell) for cell in line] for line in lines]
-        return _bracketed(cells, shortened(self.row_labels, MAX_NUMBERS))
-
 
 @dataclass(frozen=True, eq=False)
 class SymbolMatrix(Expression):
@@ -115,18 +74,12 @@ class SymbolMatrix(Expression):
     def table(self) -> list[list[Expression]]:
         return [[Symbol(cell) if isinstance(cell, str) else cell for cell in line] for line in self.cells]
 
-    def latex(self) -> str:
-        return _bracketed([[cell.latex() for cell in line] for line in self.table], self.row_labels)
-
 
 @dataclass(frozen=True)
 class MathRow(Expression):
     """Expressions side by side, like MathML's mrow."""
 
     items: tuple[Expression, ...]
-
-    def latex(self) -> str:
-        return " ".join(item.latex() for item in self.items)
 
 
 @dataclass(frozen=True)
@@ -136,18 +89,12 @@ class Fraction(Expression):
     top: Expression
     bottom: Expression
 
-    def latex(self) -> str:
-        return rf"\frac{{{self.top.latex()}}}{{{self.bottom.latex()}}}"
-
 
 @dataclass(frozen=True)
 class Root(Expression):
     """A square root."""
 
     inside: Expression
-
-    def latex(self) -> str:
-        return rf"\sqrt{{{self.inside.latex()}}}"
 
 
 @dataclass(frozen=True)
@@ -157,13 +104,6 @@ class Script(Expression):
     base: Expression
     below: Expression | None = None
     above: Expression | None = None
-
-    def latex(self) -> str:
-        below = f"_{{{self.below.latex()}}}" if self.below else ""
-        is_transpose = self.above in (Symbol("T"), Symbol("⊤")) and not self.is_sum
-        raised = r"\top" if is_transpose else self.above.latex() if self.above else ""
-        above = f"^{{{raised}}}" if self.above else ""
-        return f"{self.base.latex() if self.is_sum else f'{{{self.base.latex()}}}'}{below}{above}"
 
     @property
     def is_sum(self) -> bool:
@@ -177,9 +117,6 @@ class Call(Expression):
 
     name: str
     inside: Expression
-
-    def latex(self) -> str:
-        return rf"{Symbol(self.name).latex()}\left({self.inside.latex()}\right)"
 
 
 def row(*items: Expression | str | float | np.ndarray | Sequence) -> MathRow:
@@ -260,27 +197,6 @@ def format_matrix(matrix: Matrix) -> list[list[str]]:
         ]
         for line in table
     ]
-
-
-def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str]) -> str:
-    """LaTeX of a matrix with labels on its left."""
-    body = r" \\ ".join(" & ".join(line) for line in cells)
-    bracketed = rf"\left[\begin{{array}}{{{'r' * len(cells[0])}}} {body} \end{{array}}\right]"
-    if not row_labels:
-        return bracketed
-    labels = r" \\ ".join(rf"\text{{{_escaped(label)}}}" for label in row_labels)
-    return rf"\begin{{array}}{{r}} {labels} \end{{array}} {bracketed}"
-
-
-def _number_latex(text: str) -> str:
-    """LaTeX of a number from `format_number`; an exponent becomes a power of ten."""
-    mantissa, _, exponent = text.partition("e")
-    mantissa = mantissa.replace("∞", r"\infty").replace("…", r"\dots")
-    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}" if exponent else mantissa
-
-
-def _escaped(text: str) -> str:
-    return "".join(ESCAPES.get(letter, letter) for letter in text)
 
 
 TOKEN = re.compile(

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from foretell.config import ModelConfig, make_section
+from foretell.config.model import ModelConfig
+from foretell.config.section import make_section
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.text import Tokenizer, train_tokenizer

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foretell
-from foretell.config import SamplingConfig
+from foretell.config.sampling import SamplingConfig
 from foretell.convert.gguf_export import export_gguf
 from foretell.convert.gguf_metadata import PRE_TOKENIZERS
 from foretell.generation.batch_generation import generate

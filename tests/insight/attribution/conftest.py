@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.text import train_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import TokenizerError, UsageError
 from foretell.insight.attribution.direct_logit_attribution import (
     SUM_BOUND,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer, train_tokenizer
 

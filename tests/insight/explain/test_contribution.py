@@ -9,7 +9,7 @@ import pytest
 
 from foretell.errors import UsageError
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.page.contributions import logit_contributions, parts_of
 from foretell.insight.page.write_page import record_all
 from tests.insight.explain.test_explanation import opened

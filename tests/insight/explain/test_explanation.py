@@ -12,7 +12,8 @@ import torch
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
-from foretell.insight.explain.explain_value import explain_at, explain_value, implied_shape
+from foretell.insight.explain.explain_address import explain_value
+from foretell.insight.explain.explain_value import explain_at, implied_shape
 from foretell.insight.implied_values import implied_values
 from foretell.insight.recording import record
 from foretell.insight.replacement import without_heads

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import foretell
-from foretell.config import SamplingConfig, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.insight.attribution.logit_lens import lens_logits
-from foretell.insight.explain.explain_value import explain_value, operands_of
+from foretell.insight.explain.explain_address import explain_value
+from foretell.insight.explain.explain_value import operands_of
 from foretell.insight.implied_values import implied_values
 from foretell.insight.page.write_page import page_html
 from foretell.model.structure import model_structure

@@ -8,7 +8,7 @@ import torch
 import foretell
 from foretell import LanguageModel
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.explain.steps import Listing
 from foretell.insight.explain.textbook_check import check
 from foretell.insight.trace import Trace

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.insight.page.write_page import write_page
 from foretell.language_model import LanguageModel, load_model
 from foretell.lessons.smallest import draw_weights, make_smallest

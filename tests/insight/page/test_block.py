@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from foretell.insight.address import one_row, parse_address
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.page.sections import FAMILIES
 from foretell.insight.trace import Trace
 

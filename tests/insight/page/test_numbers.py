@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretell.config import SamplingConfig, make_section
+from foretell.config.sampling import SamplingConfig
+from foretell.config.section import make_section
 from foretell.generation.filters import Prefix, make_filters
-from foretell.insight.explain.explain_value import explain_value
+from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.page.write_page import make_page, record_all, write_page
 from foretell.insight.trace import Trace
 from tests.insight.conftest import CONFIGURATIONS

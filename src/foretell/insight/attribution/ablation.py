@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.config import check_known
+from foretell.config.section import check_known
 from foretell.errors import UsageError, check_type
 from foretell.insight.recording import Prediction, choose_token, make_prediction
 from foretell.insight.replacement import Change

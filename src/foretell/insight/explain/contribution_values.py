@@ -9,6 +9,7 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Dimensions
+from foretell.insight.attribution.stream_parts import HEAD_BIAS, part_names, sums_of
 from foretell.insight.attribution.stream_terms import (
     HeadOutputs,
     HeadReads,
@@ -18,8 +19,7 @@ from foretell.insight.attribution.stream_terms import (
     head_weights,
 )
 from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS, TASK_HEAD, TASK_WEIGHT
-from foretell.insight.page.contributions import HEAD_BIAS, part_names, sums_of
-from foretell.insight.page.outcomes import Outcomes
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.recording import Array, Recording, address_of, to_array
 
 VECTOR = "contributions.vector"

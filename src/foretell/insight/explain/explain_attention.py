@@ -21,7 +21,7 @@ from foretell.insight.explain.steps import (
     unchanged,
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of
-from foretell.textbook.family import frequency
+from foretell.textbook.rotary import frequency
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
 ROTATION = "rotation angle"  # the formula of the cosines and sines

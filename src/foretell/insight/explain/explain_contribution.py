@@ -44,7 +44,7 @@ from foretell.insight.explain.contribution_values import (
 )
 from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
-from foretell.insight.page.outcomes import Outcomes
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.recording import address_of, record
 from foretell.insight.replacement import replaced_names
 from foretell.language_model import LanguageModel

@@ -1,22 +1,15 @@
-"""Explanations of the distribution after a position: probabilities, their logarithms, entropy and losses.
-
-Also of the distribution after sampling filters, and of the next value of a series.
-"""
+"""Explanations of the distribution after a position: probabilities, their logarithms, entropy and losses."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from foretell.config import SamplingConfig, make_section
 from foretell.errors import UsageError
-from foretell.generation.filters import FILTERS, SHAPING, make_filters
-from foretell.insight.address import Address
-from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,
@@ -30,25 +23,32 @@ from foretell.insight.explain.steps import (
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of, to_array
 from foretell.model.decoder import HEAD
-from foretell.paths import suggest
 
 PROBABILITIES, LOSS = "probabilities", "loss"
-FILTERED, KEPT = f"{PROBABILITIES}.filtered", f"{PROBABILITIES}.kept"
-NEXT_MEAN, NEXT_QUANTILE = "next_value.mean", "next_value.quantile"
-OF_SAMPLING = (FILTERED, KEPT, NEXT_MEAN, NEXT_QUANTILE)  # names without their settings
+FILTERED = f"{PROBABILITIES}.filtered"
+
+
+@dataclass(frozen=True)
+class SampledLogits:
+    """Filters by their settings; `apply` gives logits (V,) after them, minus infinity for excluded tokens, and a note
+    about the temperature."""
+
+    settings: str
+    apply: Callable[[Array], tuple[Array, str]]
 
 
 class Distribution:
     """The softmax of the logits after a position, over the tokens of the tokenizer.
 
-    settings: of filters before the softmax, as in `explain_sampling`; excluded tokens have minus infinity in `logits`.
+    sampled: filters before the softmax; excluded tokens have minus infinity in `logits`.
     """
 
-    def __init__(self, recording: Recording, position: int, settings: str | None = None):
+    def __init__(self, recording: Recording, position: int, sampled: SampledLogits | None = None):
+        settings = None if sampled is None else sampled.settings
         self.recording, self.position, self.settings = recording, position, settings
-        read = recording.logits if settings is None else recording.pass_logits  # the page filters the pass's logits
+        read = recording.logits if sampled is None else recording.pass_logits  # the page filters the pass's logits
         self.plain: Array = to_array(read(position))[: recording.vocabulary]
-        self.logits, scaled = (self.plain, "") if settings is None else filtered(self.plain, settings)
+        self.logits, scaled = (self.plain, "") if sampled is None else sampled.apply(self.plain)
         self.order = np.argsort(-self.logits, kind="stable")[: np.count_nonzero(self.logits != -np.inf)].tolist()
         self.largest = float(self.logits.max())
         self.exponentials = exponentials_of(self.logits)
@@ -177,91 +177,6 @@ def stored_in_distribution(recording: Recording, scalar: TracedScalar) -> float 
         "loss": lambda: -logprobs[recording.ids[position + 1]],
     }
     return float(stored[scalar.name]()) if scalar.name in stored else None
-
-
-# --- the filtered distribution, and the next value of a series --------------------------------------------------------
-
-
-def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> Explanation:
-    """Explain a number whose name includes settings.
-
-    `probabilities.filtered(temperature=0.8,top_k=40)[t,v]`, also with top_p and min_p, is a probability after filters.
-    `probabilities.kept(...)[t]` is the sum of the unfiltered probabilities of all tokens that the filters keep.
-    `next_value.mean` and `next_value.quantile(0.25)` need levels, the values that the first tokens stand for.
-    """
-    name, _, settings = wanted.name.removesuffix(")").partition("(")
-    T, V = len(recording.ids), recording.vocabulary
-    kinds = {
-        FILTERED: NumberKind(("position", "token"), (T, V), partial(filtered_probability, recording, settings)),
-        KEPT: NumberKind(("position",), (T,), partial(kept_probability, recording, settings)),
-    }
-    if levels is not None:
-        next_kind = NumberKind((), (), partial(next_value, recording, levels, settings))
-        kinds |= {NEXT_MEAN: next_kind, NEXT_QUANTILE: next_kind}
-    return replace(explain_number(recording, kinds, Address(name, wanted.index), {}), name=wanted.name)
-
-
-def setting(text: str) -> float:
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        raise UsageError(f"'{text}' is not a number, as in {FILTERED}(temperature=0.8,top_k=40)") from None
-
-
-def filtered(logits: Array, settings: str) -> tuple[Array, str]:
-    """The logits (V,) after filters (minus infinity for excluded tokens), and a note about the temperature."""
-    parts = [part.partition("=") for part in settings.split(",") if part]
-    if unknown := [name for name, *_ in parts if name not in SHAPING]:
-        raise UsageError(f"{FILTERED} has no setting '{unknown[0]}'{suggest(unknown[0], sorted(SHAPING))}")
-    neutral = {name: FILTERS[name][0] for name in SHAPING}
-    config = make_section(SamplingConfig, neutral | {name: setting(text) for name, _, text in parts})
-    after = torch.from_numpy(logits)[None]
-    for apply in make_filters(config).values():
-        after = apply(after, ())
-    scaled = f"x is the logit minus the largest, over {config.temperature:g}; "
-    return to_array(after[0]), "" if config.temperature in (0, 1) else scaled
-
-
-def filtered_probability(recording: Recording, settings: str, index: tuple[int, ...]) -> Explained:
-    after, token = Distribution(recording, index[0], settings), index[1]
-    return float(torch.from_numpy(after.logits).softmax(-1)[token]), probability_of(after, token)
-
-
-def kept_probability(recording: Recording, settings: str, index: tuple[int, ...]) -> Explained:
-    """The sum of the unfiltered probabilities of the kept tokens."""
-    after = Distribution(recording, index[0], settings)
-    probabilities = logprobs_of(recording, index[0]).exp()[after.order]
-    columns = {**after.tokens(), "probability": probabilities.tolist()}
-    opens = {"probability": address_of(PROBABILITIES, *index, ":")}
-    listing = Listing(f"{after.note}probabilities are without filters", columns, ("probability",), opens=opens)
-    value = listing.sums["probability"]
-    return float(probabilities.sum()), Working([listing, equals(value, "sum")], value, 8 * value)
-
-
-def next_value(recording: Recording, levels: Array, settings: str, _: tuple[int, ...]) -> Explained:
-    """The mean of the next value, or a quantile: the first value at which the cumulated probability reaches a share.
-
-    The token for a missing value is not part of this distribution.
-    """
-    last = len(recording.ids) - 1
-    logits = recording.pass_logits(last)[: len(levels)].double()
-    exponentials = exponentials_of(to_array(logits))
-    probabilities = exponentials / exponentials.sum()
-    columns = {"number": range(len(levels)), "logit": to_array(logits), "exp": exponentials}
-    columns |= {"probability": probabilities, "value": levels}
-    opens = {"logit": address_of(HEAD, last, ":")}
-    note = "the bins in the order of their values; exp is of the logit minus the largest"
-    if not settings:
-        columns["product"] = probabilities * levels
-        listing = Listing(note, columns, ("exp", "probability", "product"), opens=opens)
-        mean = listing.sums["product"]
-        stored = float(logits.softmax(-1) @ torch.from_numpy(levels))
-        return stored, Working([listing, equals(mean, "mean")], mean, 8 * scale_of(listing))
-    columns["up to here"] = np.cumsum(probabilities)
-    row = min(int(np.searchsorted(columns["up to here"], setting(settings))), len(levels) - 1)
-    listing = Listing(note, columns, ("exp", "probability"), row, opens=opens)
-    value = float(levels[row])
-    return value, Working([listing, equals(value, f"the first value where the sum reaches {settings}")], value, 0.0)
 
 
 DISTRIBUTION_EXPLAINERS: dict[str, Explainer] = {

@@ -19,7 +19,7 @@ from foretell.insight.explain.contribution_steps import after_norms, dot_product
 from foretell.insight.explain.contribution_values import LogitReadout
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
-from foretell.insight.page.block_values import Neurons, neurons_of
+from foretell.insight.neurons import Neurons, neurons_of
 from foretell.insight.recording import Array, Recording, address_of, record, to_array
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure

@@ -20,7 +20,7 @@ from foretell.insight.explain.steps import (
     softmax_equation,
     unchanged,
 )
-from foretell.insight.page.outcomes import Outcomes
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.recording import Recording, address_of, to_array
 
 TASK_HEAD = "task_head"

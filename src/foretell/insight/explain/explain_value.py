@@ -1,4 +1,4 @@
-"""`explain_value`: a number of a pass with its operands, stored and recomputed. `explain` is the public function."""
+"""A recorded number of a pass with its operands, stored and recomputed."""
 
 from __future__ import annotations
 
@@ -7,79 +7,31 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, parse_address, resolve_index
+from foretell.insight.address import Address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
-from foretell.insight.explain.explain_contribution import BEGINNINGS, explain_contribution
 from foretell.insight.explain.explain_distribution import (
     DISTRIBUTION_EXPLAINERS,
-    OF_SAMPLING,
-    explain_sampling,
     stored_in_distribution,
 )
-from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer, stored_terms
-from foretell.insight.explain.explain_lens import LENS, ending_at, in_lens, names_in_lens
-from foretell.insight.explain.explain_neuron import NEURONS, explain_neuron
-from foretell.insight.explain.explain_outcome import TASK_HEAD, explain_outcome
-from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number, make_explanation
-from foretell.insight.explain.steps import Explainer, Remark, Step, Working, equals
-from foretell.insight.explain.walk import Walk, walk
+from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer
+from foretell.insight.explain.explanation import Explanation, make_explanation
+from foretell.insight.explain.steps import Explainer, Remark, Step, Working
 from foretell.insight.implied_values import implied_values
-from foretell.insight.page.outcomes import Outcomes
-from foretell.insight.recording import Array, Recording, TracedScalar, address_of, record, with_token_ids
+from foretell.insight.recording import Recording, TracedScalar, record, with_token_ids
 from foretell.insight.replacement import STAGES
 from foretell.insight.trace import LISTED
-from foretell.language_model import LanguageModel, check_model
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import HEAD, Decoder
 from foretell.model.description import RETURNED, UNKNOWN_FORMULA
-from foretell.model.quantized_linear import quantized_layers
 from foretell.model.structure import Structure, Value, model_structure
 from foretell.paths import suggest
 
-HEAD_WEIGHT = f"{HEAD}.weight"  # for a tied head, this is another module's weight
 ALIASES = {"logits": HEAD}
 
 
-def explain(model: LanguageModel, text: str, address: str | None = None) -> Explanation | Walk:
-    """Walk through the pass over a text or, with an address, explain one number: see `explain_value`.
-
-        foretell.explain(model, "The return value of the", "trunk.blocks.0.attention.core.weights[1,3,2]")
-
-    Both results are displayed in notebooks, print as text and have `to_json()`.
-    """
-    check_model(model)
-    return walk(model, text) if address is None else explain_value(model, text, address)
-
-
-def explain_value(
-    model: LanguageModel,
-    text: str | list[int],
-    address: str,
-    outcomes: Outcomes | None = None,
-    levels: Array | None = None,
-) -> Explanation:
-    """Explain one number of the pass over a text or ids, `name[index]` without the batch row.
-
-    In addition to all trace names there are `logits[t,v]`, the names of `implied_values.py`, weights by their paths,
-    and the contributions of `explain_contribution.py`. A token v can be given as text: `probabilities[4,'!']`. Negative
-    indices count from the end. outcomes: for the numbers of a tuned model's head (see `explain_outcome`). levels: for
-    the next value of a forecaster (see `explain_sampling`). Raises `UsageError` for an unknown name or index.
-    """
+def explain_recorded(model: LanguageModel, text: str | list[int], parsed: Address) -> Explanation:
+    """Explain a number that the pass records, or that follows from recorded numbers (`implied_values.py`)."""
     structure = model_structure(model.decoder)
-    parsed = parse_address(address)
-    if parsed.name.startswith(BEGINNINGS):
-        return explain_contribution(model, text, outcomes, parsed)
-    if parsed.name.partition("(")[0] in OF_SAMPLING:
-        return explain_sampling(record(model, text, []), parsed, levels)
-    if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
-        return explain_outcome(record(model, text, []), outcomes, parsed)
-    if parsed.name in (HEAD_WEIGHT, *weight_shapes(model.decoder)):
-        return explain_parameter(record(model, text, []), parsed)
-    block, neurons, _ = parsed.name.partition(NEURONS)
-    if neurons and block in structure.stream[1:]:
-        return explain_neuron(model, text, parsed)
-    point, lens, _ = parsed.name.partition(LENS)
-    if lens and point in structure.stream:
-        return explain_in_lens(model, text, parsed, point)
     values = {**implied_values(structure), **structure.values}
     wanted = find(parsed, values)
     value = values[wanted.name]
@@ -87,18 +39,6 @@ def explain_value(
     # The logits of all positions are not recorded; for one position they are computed from the hidden state
     names = [name for name in operands_of(structure, value) if name != HEAD]
     return explain_at(record(model, text, names), wanted)
-
-
-def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address, point: str) -> Explanation:
-    """The explanation of a number of the logit lens at a point of the stream."""
-    names = names_in_lens(model_structure(model.decoder), point)
-    inner = wanted.name.removeprefix(f"{point}{LENS}")
-    inner = ALIASES.get(inner, inner)
-    if (name := f"{point}{LENS}{inner}") not in names.values():
-        raise UsageError(f"no value of the lens is named '{name}'{suggest(name, [*names.values()])}")
-    with ending_at(model, text, point):
-        explanation = explain_value(model, text, str(Address(inner, wanted.index)))
-    return in_lens(explanation, point, names)
 
 
 def find(address: Address, values: Mapping[str, Value]) -> Address:
@@ -110,29 +50,6 @@ def find(address: Address, values: Mapping[str, Value]) -> Address:
         near = suggest(name, [*values, *ALIASES]) or LISTED
         raise UsageError(f"no value is named '{name}'{near}")
     return Address(name, address.index)
-
-
-def explain_parameter(recording: Recording, wanted: Address) -> Explanation:
-    """A weight of the model, which has no operands; for a quantised weight, its stored numbers."""
-    name = recording.weight_path(recording.structure[HEAD]) if wanted.name == HEAD_WEIGHT else wanted.name
-    shape = weight_shapes(recording.model.decoder)[name]
-
-    def explain(index: tuple[int, ...]) -> Explained:
-        value, stored = float(recording.weight(name, *index)), stored_terms(recording, name, index[0], index[-1])
-        remark = Remark(f"{address_of(name, *index)} is a weight: training sets it.")
-        return value, Working([remark, *([equals(value, "w", *stored)] if stored else [])], value, 0.0)
-
-    is_derived = bool(recording.stored_weight(name, 0))
-    kind = NumberKind(("row", "column")[: len(shape)], shape, explain, recording.model.dtype, is_derived)
-    return explain_number(recording, {name: kind}, Address(name, wanted.index), {})
-
-
-def weight_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
-    """The shapes of all weights, quantised or not, by path."""
-    shapes = {
-        f"{path}.weight": (layer.out_features, layer.in_features) for path, layer in quantized_layers(decoder).items()
-    }
-    return {**{path: tuple(parameter.shape) for path, parameter in decoder.named_parameters()}, **shapes}
 
 
 def explain_at(recording: Recording, wanted: Address) -> Explanation:

@@ -13,18 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.insight.attribution.stream_terms import Term
-from foretell.insight.page.block_values import Neurons
-from foretell.insight.page.outcomes import Outcomes
+from foretell.insight.attribution.stream_parts import part_names, part_of, sums_of
+from foretell.insight.neurons import Neurons
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
-from foretell.insight.trace import Trace
-from foretell.model.structure import Structure
 
 PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions per section
 NEURONS_SHOWN = 10  # neurons per position: those that add the longest vectors to the stream
 TOKENS_WRITTEN = 5  # tokens whose logits a neuron raises most, and the same number that it lowers most
 VOCABULARY_AT_ONCE = 8192  # rows of the head in float32
-HEAD_BIAS, ALL = "head.bias", "all"
 OUTCOMES = 10  # labels with contributions on a page: the most probable ones
 MEAN_ID = -1  # the id of the mean of all labels
 
@@ -64,34 +61,6 @@ def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
     sums = enumerate(list(sums_of(structure, names).values())[:-1], start=len(names))
     number_of = {part: number for number, parts in sums for part in parts}
     return [{**part_of(structure, name), "sum": number_of.get(part, part)} for part, name in enumerate(names)]
-
-
-def part_names(stream: Term, trace: Trace, bias: Tensor | None) -> list[str]:
-    """The names of the parts of the stream that the head reads, and of the head's bias."""
-    return [*stream.stacked(trace, 0)[0], *([] if bias is None else [HEAD_BIAS])]
-
-
-def sums_of(structure: Structure, names: list[str]) -> dict[str, list[int]]:
-    """The parts of each module with several parts, by its path; and finally all parts, under ALL.
-
-    Sums are numbered after the parts.
-    """
-    modules: dict[str, list[int]] = {}
-    for part, name in enumerate(names):
-        described = part_of(structure, name)
-        if described["layer"] is not None:
-            modules.setdefault(f"{structure.stream[described['layer'] + 1]}.{described['module']}", []).append(part)
-    return {path: parts for path, parts in modules.items() if len(parts) > 1} | {ALL: [*range(len(names))]}
-
-
-def part_of(structure: Structure, address: str) -> dict[str, Any]:
-    """`trunk.blocks.3.attention.core[0]`: layer 3, module attention, head 0."""
-    name, _, index = address.removesuffix("]").partition("[")
-    part = {"name": address, "layer": None, "module": None, "head": int(index) if index else None}
-    for layer, block in enumerate(structure.stream[1:]):
-        if name.startswith(f"{block}."):
-            part |= {"layer": layer, "module": name.removeprefix(f"{block}.").split(".")[0]}
-    return part
 
 
 @torch.inference_mode()

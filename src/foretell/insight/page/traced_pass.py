@@ -12,20 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
+from foretell.config.model import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights, replaced_updates
-from foretell.insight.page.block_values import (
-    SUBLAYERS,
-    BlockPart,
-    BlockValue,
-    Neurons,
-    block_parts,
-    neurons_of,
-    same_numbers,
-)
-from foretell.insight.page.outcomes import Outcomes
+from foretell.insight.neurons import Neurons, neurons_of
+from foretell.insight.outcomes import Outcomes
+from foretell.insight.page.block_values import SUBLAYERS, BlockPart, BlockValue, block_parts, same_numbers
 from foretell.insight.recording import encoder_weights, memory_weights_of, updates_of, weights_of
 from foretell.insight.replacement import Replacement, replaced_names
 from foretell.insight.trace import TRACE_BYTES, Trace

@@ -23,9 +23,9 @@ import numpy as np
 
 from foretell.errors import OutputError, as_path, check_count, counted
 from foretell.files import GENERATOR, check_target, write_text
+from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
-from foretell.insight.page.outcomes import Outcomes
 from foretell.insight.page.outline import heading_of, model_outline, pass_outline
 from foretell.insight.page.packing import PackedSection, pack_weights
 from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file

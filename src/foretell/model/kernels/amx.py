@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
 
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import FEATURES, inlined, merged
-from foretell.model.kernels.integer_matmul import NIBBLES
 from foretell.model.kernels.packing import INPUTS, REST, chunk_of, padded_inputs
 from foretell.model.kernels.vector_math import allocate, keep
 from foretell.model.kernels.vector_matmul import factor_of, tile_start
@@ -25,7 +23,6 @@ REQUEST_PERMISSION, TILE_DATA, ARCH_PRCTL = 0x1023, 18, 158  # Linux, x86-64: ar
 
 ROWS = 16  # rows in a tile of activations
 AHEAD, AHEAD_INTEGERS = 512, 1024  # prefetch distance, in words
-DECODED = 1024  # words of a decoded chunk of a tile of int4 weights
 SECOND, SUMS = 3 * 256, 6 * 256  # offset of the sums of the second tile, and size of the sums of two tiles, in words
 TOTALS = 2 * SUMS  # sums of even chunks, sums of odd chunks, and the totals of two tiles
 SCRATCH = TOTALS + 2 * 256  # words per thread
@@ -201,91 +198,49 @@ def plane_sum(scratch, at, P):
     return v.add(first, v.add(v.load_float(scratch, at + 256), v.load_float(scratch, at + 512)))
 
 
-# --- int8 and int4 weights --------------------------------------------------------------------------------------------
-
-
-class Chunk(NamedTuple):
-    """A chunk of inputs, its group, and whether it is the last chunk of the group."""
-
-    index: int
-    group: int
-    is_last: bool
+# --- int8 weights -----------------------------------------------------------------------------------------------------
 
 
 @inlined
 def multiply_integers(p, first, last):
     """The outputs of tiles first, ... last - 1 for all rows."""
     width = min(64, chunk_of(p.group))
-    settings, memory, bytes_of_int4 = tile_settings(), allocate(SCRATCH), allocate(4 * DECODED)
+    settings, memory = tile_settings(), allocate(SCRATCH)
     for tile in range(8):  # 0 to 3 (sums), 4 and 5 (activations), 6 and 7 (weights)
         settings[48 + tile] = width // 4 if tile > 5 else min(p.M, ROWS)
     settings[16 + 2 * 4] = settings[16 + 2 * 5] = width
     configure(settings.ctypes.data)
-    scratch, decoded = memory.ctypes.data, bytes_of_int4.ctypes.data
+    scratch = memory.ctypes.data
     for tile in range(first, last, 2):
         other = min(tile + 1, last - 1)  # the last of an odd number is computed twice
         for row in range(0, p.M, ROWS):
-            integer_pair(p, tile, other, row, scratch, decoded)
+            integer_pair(p, tile, other, row, scratch)
             write_pair(p, tile, other, row, scratch)
     release()
     keep(settings)
     keep(memory)
-    keep(bytes_of_int4)
 
 
 @inlined
-def integer_pair(p, tile, other, row, scratch, decoded):
+def integer_pair(p, tile, other, row, scratch):
     """The totals of two tiles for up to 16 rows, chunk by chunk.
 
-    A tile can be loaded only about 50 cycles after its bytes were written. So int4 weights are decoded one chunk
-    ahead, and the sums of a chunk are read while the next chunk is computed.
+    The sums of a chunk are read while the next chunk is computed, because stored tiles cannot be read at once.
     """
     chunk = chunk_of(p.group)
-    step = chunk * p.bits // 2  # words of a chunk
     start, distance = tile_start(p, tile), tile_start(p, other) - tile_start(p, tile)
     for i in range(0, 512, 16):
         v.store_float(scratch, TOTALS + i, v.broadcast(0.0))
-    if p.bits == 4:
-        decode_pair(p.words, start, distance, chunk, decoded)
-    groups, per_group = p.inputs // p.group, p.group // chunk
-    index = 0
-    for group in range(groups):
-        for part in range(per_group):
-            at, sums = start + index * step, index % 2 * SUMS
-            if p.bits == 4:
-                here = decoded + index % 2 * 2 * DECODED * 4
-                if index + 1 < groups * per_group:
-                    decode_pair(p.words, at + step, distance, chunk, decoded + (index + 1) % 2 * 2 * DECODED * 4)
-                multiply_planes(p, row, index, here, 0, DECODED, scratch, sums)
-            else:
-                multiply_planes(p, row, index, p.words, at, distance, scratch, sums)
-            if index > 0:
-                is_last = part == 0  # the chunk before was the last of its group
-                add_pair(p, tile, other, Chunk(index - 1, group - is_last, is_last), row, scratch)
-            index += 1
-    add_pair(p, tile, other, Chunk(index - 1, groups - 1, True), row, scratch)
+    chunks = p.inputs // chunk
+    for index in range(chunks):
+        multiply_planes(p, row, index, start + index * chunk * 4, distance, scratch, index % 2 * SUMS)
+        if index > 0:
+            add_pair(p, tile, other, index - 1, row, scratch)
+    add_pair(p, tile, other, chunks - 1, row, scratch)
 
 
 @inlined
-def decode_pair(words, start, distance, inputs, decoded):
-    """The integers of int4 weights as bytes, for two tiles."""
-    for i in range(inputs // 8):
-        v.prefetch(words, start + i * 16 + AHEAD_INTEGERS)
-        v.prefetch(words, start + distance + i * 16 + AHEAD_INTEGERS)
-        decode(words, start + i * 16, decoded, i * 32)
-        decode(words, start + distance + i * 16, decoded, DECODED + i * 32)
-
-
-@inlined
-def decode(words, at, decoded, to):
-    """Eight inputs as bytes, in two words of four."""
-    eight, nibbles = v.load_int(words, at), v.broadcast_int(NIBBLES)
-    v.store_int(decoded, to, v.bitwise_and(eight, nibbles))
-    v.store_int(decoded, to + 16, v.bitwise_and(v.shift_right(eight, 4), nibbles))
-
-
-@inlined
-def multiply_planes(p, row, index, words, at, distance, scratch, sums):
+def multiply_planes(p, row, index, at, distance, scratch, sums):
     """Multiply a chunk of both tiles of weights, at `at` and `distance` words after it, by each plane.
 
     The sums are written to the scratch memory.
@@ -298,22 +253,21 @@ def multiply_planes(p, row, index, words, at, distance, scratch, sums):
     zero(3)
     for i in range(0, chunk, 64):
         here = at + i * 4
-        load(6, words, here, 64)
+        load(6, p.words, here, 64)
         load(4, first + i, 0, stride)
         dot_int8(0, 4, 6)
-        load(7, words, here + distance, 64)
+        load(7, p.words, here + distance, 64)
         dot_int8(2, 4, 7)
         load(5, first + i + inputs, 0, stride)
         dot_int8(1, 5, 6)
         dot_int8(3, 5, 7)
-        if p.bits == 8:
-            prefetch_tiles(words, here + AHEAD_INTEGERS, distance)
+        prefetch_tiles(p.words, here + AHEAD_INTEGERS, distance)
     store(0, scratch, sums)
     store(1, scratch, sums + 256)
     store(2, scratch, sums + SECOND)
     store(3, scratch, sums + SECOND + 256)
     if p.P == 3:
-        third_plane(first + 2 * inputs, stride, chunk, words, at, distance, scratch, sums)
+        third_plane(first + 2 * inputs, stride, chunk, p.words, at, distance, scratch, sums)
 
 
 @inlined
@@ -340,28 +294,23 @@ def third_plane(plane, stride, chunk, words, at, distance, scratch, sums):
 
 
 @inlined
-def add_pair(p, tile, other, chunk, row, scratch):
+def add_pair(p, tile, other, index, row, scratch):
     """Add the sums of a chunk to the totals of two tiles."""
-    sums = chunk.index % 2 * SUMS
-    add_chunk(p, tile, chunk, row, scratch, sums, TOTALS)
-    add_chunk(p, other, chunk, row, scratch, sums + SECOND, TOTALS + 256)
+    sums = index % 2 * SUMS
+    add_chunk(p, tile, index, row, scratch, sums, TOTALS)
+    add_chunk(p, other, index, row, scratch, sums + SECOND, TOTALS + 256)
 
 
 @inlined
-def add_chunk(p, tile, chunk, row, scratch, sums, total):
-    """Add a chunk's sums times both scales to a tile's totals; for int4 also its group's sum times the minimum."""
-    groups, chunks = p.inputs // p.group, p.inputs // chunk_of(p.group)
-    factor = factor_of(p, tile, chunk.group)
-    scales = v.load_bfloat16(p.factors, factor)
+def add_chunk(p, tile, index, row, scratch, sums, total):
+    """Add a chunk's sums times both scales to a tile's totals."""
+    chunk = chunk_of(p.group)
+    scales = v.load_bfloat16(p.factors, factor_of(p, tile, index * chunk // p.group))
     for i in range(min(ROWS, p.M - row)):
         at = total + i * 16
-        activation_scale = v.broadcast_at(p.scales, (row + i) * chunks + chunk.index)
+        activation_scale = v.broadcast_at(p.scales, (row + i) * (p.inputs // chunk) + index)
         parts = combined(scratch, sums + i * 16, p.P)
-        new = v.fma(parts, v.multiply(activation_scale, scales), v.load_float(scratch, at))
-        if p.bits == 4 and chunk.is_last:
-            group_sum = v.broadcast_at(p.sums, (row + i) * groups + chunk.group)
-            new = v.fma(group_sum, v.load_bfloat16(p.factors, factor + 16), new)
-        v.store_float(scratch, at, new)
+        v.store_float(scratch, at, v.fma(parts, v.multiply(activation_scale, scales), v.load_float(scratch, at)))
 
 
 @inlined

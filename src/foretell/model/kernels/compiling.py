@@ -30,7 +30,6 @@ from numba import cfunc, njit, types
 from numba.core import registry
 
 from foretell.errors import end_by_signal
-from foretell.openmp import SPINS, short_waiting
 
 DIGITS = 16  # digits of the hash in the name of a version's folder
 DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
@@ -134,14 +133,12 @@ def private_folder() -> Path:
 
 
 def start_threads() -> None:
-    """Start numba's threads, with a short active wait before they sleep. torch keeps its number of threads.
+    """Start numba's threads; torch keeps its number of threads.
 
-    A loop starts in 2 microseconds on active threads and in 15 to 25 on sleeping ones, and a token takes about fifty
-    loops. torch has a separate copy of OpenMP, but starting numba's threads sets the number of threads of both.
+    torch has a separate copy of OpenMP, but starting numba's threads sets the number of threads of both.
     """
     threads = torch.get_num_threads()
-    with short_waiting(SPINS):
-        numba.get_num_threads()
+    numba.get_num_threads()
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
 

@@ -23,7 +23,7 @@ from foretell.model.kernels.packing import INPUTS, LANES, MATRIX, PackedMatrix, 
 from foretell.model.kernels.threads import CALL, LINE, claim, finish, num_tasks, run_on_threads, wait
 from foretell.model.kernels.vector_math import read_numbers, write_numbers
 
-FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to this many rows are faster with vector instructions, with the same results
+FEW_ROWS = 4  # up to this many rows of int8 are faster on vectors than on the matrix unit, with the same results
 ROWS_AT_ONCE = 128  # with more, activations leave the cache and need more scratch memory
 SERIAL = 2**14  # up to this many activations are prepared by one thread
 
@@ -34,7 +34,7 @@ LINEAR = np.dtype([*CALL, *v.fields("matrix x out M rows is_narrow")])
 
 @dataclass(frozen=True)
 class Matmul:
-    """A packed matrix with the unit that multiplies it; with "amx", few rows of integer weights use "dots".
+    """A packed matrix with the unit that multiplies it; with "amx", few rows of int8 weights use "dots".
 
     Both give the same results, so the result of a row does not depend on the number of rows.
     """
@@ -94,14 +94,14 @@ def fastest_unit(bits: int, group: int) -> Unit:
     is_integer = bits < 16
     if bits == 32 or (is_integer and group % INPUTS != 0):
         return "vectors"
-    if HAS_AMX:
+    if HAS_AMX and bits != 4:  # int4 weights, which have to be decoded, are as fast on vectors
         return "amx"
     return "dots" if is_integer and v.HAS_INTEGER_DOTS else "vectors"
 
 
 def units_with(bits: int, unit: Unit) -> tuple[Unit, ...]:
     """The unit for many rows, then the unit for few rows if it differs."""
-    return (unit, "dots") if unit == "amx" and bits < 16 and v.HAS_VNNI else (unit,)
+    return (unit, "dots") if unit == "amx" and bits == 8 and v.HAS_VNNI else (unit,)
 
 
 def bytes_in_planes(bits: int, unit: Unit) -> int:
@@ -221,6 +221,5 @@ def write_columns(result, N, M, first, last, out, width, is_narrow):
 @inlined
 def multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last):
     """Outputs of tiles first, ... last - 1 for all rows, from x and its prepared form."""
-    is_few = rows <= (FEW_ROWS_INT4 if matrix.bits == 4 else FEW_ROWS_INT8)
-    kernel = matrix.few_rows_kernel if is_few else matrix.kernel
+    kernel = matrix.few_rows_kernel if rows <= FEW_ROWS else matrix.kernel
     call_kernel(kernel, v.address_of(matrix), x, prepared, rows, is_narrow, result, first, last)
