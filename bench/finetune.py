@@ -5,11 +5,10 @@
     python bench/finetune.py --data FOLDER --quick                          a few steps of one cell, to see that it runs
 
 FOLDER holds classification/ (Twitter financial news, SST-2, TREC) and lm_corpora/. The models of a data set and a seed:
-primer; a model that is first trained for --minutes on the task's own training texts and on wikitext2_valid.txt; random
-weights (--from-scratch); and random weights mixed with TF-IDF (--from-scratch --ensemble). Each is tuned for at most
---minutes. Nothing but data and minutes is given. The best checkpoint is chosen on a tenth of the training file; the
-test file is read once per model. Results are added to --results model by model, so that a stopped benchmark goes on
-where it was (--work keeps the models).
+primer; a model that is first trained for --minutes on the task's own training texts and on wikitext2_valid.txt; and
+random weights (--from-scratch). Each is tuned for at most --minutes. Nothing but data and minutes is given. The best
+checkpoint is chosen on a tenth of the training file; the test file is read once per model. Results are added to
+--results model by model, so that a stopped benchmark goes on where it was (--work keeps the models).
 
 Both baselines are scikit-learn's: its defaults, and 1-2-grams with C and sublinear counts chosen by cross-validation on
 the training file. Models have the mean of the seeds and its standard error; the last column is two standard errors of
@@ -44,7 +43,7 @@ Labelled = list[tuple[str, str]]
 
 CORPUS = "wikitext2_valid.txt"
 REPEATS = 6  # of a task's texts in the text of pre-training
-MODELS = ("primer", "own texts", "random weights", "ensemble")
+MODELS = ("primer", "own texts", "random weights")
 QUICK: TrainingDict = {"steps": 3, "batch_size": 4}
 
 
@@ -187,7 +186,6 @@ def tune(data: DataSet, start: Path | str | None, name: str, seed: int, minutes:
         data.file("train"),
         out,
         is_from_scratch=start is None,
-        ensemble=name == "ensemble",
         progress=False,
         training=training,
         minutes=minutes,

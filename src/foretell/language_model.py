@@ -255,13 +255,6 @@ class LanguageModel:
                 f"{self.name} is quantised to {self.quantization.to}; {action} the model that it was made from"
             )
 
-    def check_convertible(self) -> None:
-        """Raise UsageError for a model that other programs' formats cannot hold."""
-        self.check_not_quantized("convert")
-        for part in self.parts.values():
-            if part.not_convertible:
-                raise UsageError(f"{self.name} cannot be converted without {part.not_convertible}")
-
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:
         """Write the model to a directory that `foretell.load` reads, with weights in `dtype` if given.
 

@@ -1,11 +1,16 @@
-"""Fields of run.json and files that earlier versions wrote and that are not read any more."""
+"""Parts of saved models, fields of run.json and files that earlier versions wrote and that are not read any more."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-FIELDS = {"finetuning": ("folds",)}  # section of a run's configuration -> its fields
+# kind of a part in config.json -> the difference without it, for the log; empty: none
+PARTS = {
+    "side_counts": "",
+    "tfidf": "the figures of its training are of a mixture with TF-IDF, and now the decoder answers alone",
+}
+FIELDS = {"finetuning": ("folds", "ensemble")}  # section of a run's configuration -> its fields
 FILES = ("folds",)  # of a run
 
 

@@ -75,7 +75,7 @@ OBEYED = named(
     "ablate adapter allow-special answer-field as-task at ban base batch-tokens best-by "
     "calibrate check checkpoint-activations checkpoint-every choice-column class-weights column columns "
     "config context contexts contributions date-format decimal delete dev device draft dropout dtype "
-    "encoding ensemble epochs every exportable family file files frequency-penalty from-scratch gpu "
+    "encoding epochs every exportable family file files frequency-penalty from-scratch gpu "
     "gpus grace group group-column head head-dropout heads help-config hold-out horizon host html "
     "id-column ids json json-schema keep key-file kind label-column layer lens levels limit list "
     "lm-weight logit-bias look-budget lora loss-on machine max-requests max-tokens memory min-p "

@@ -37,7 +37,7 @@ OPTIONS = {
     "finetune": named(
         "task dev dev-fraction text-column label-column choice-column columns encoding truncate pool lm-weight "
         "class-weights best-by epochs dropout head-dropout group-column word-dropout lora json from-scratch size "
-        "ensemble decimal"
+        "decimal"
     )
     | TRAINING,
     "predict": named("column choice-column columns encoding truncate out overwrite json") | LOADING,

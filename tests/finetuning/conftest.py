@@ -124,16 +124,6 @@ def tuned(start: Start, review_file: Path, made_once: Callable[..., Path]) -> Pa
     return made_once("reviews", tune)
 
 
-@pytest.fixture(scope="session")
-def ensemble(start: Start, review_file: Path, made_once: Callable[..., Path]) -> Path:
-    """A finished run of few steps whose model is an ensemble."""
-
-    def tune(out: Path) -> None:
-        run_finetuning(make_tiny_request(review_file, out, overrides={"finetuning": {"ensemble": True}}, start=start))
-
-    return made_once("ensemble", tune)
-
-
 @pytest.fixture
 def make_headed(start: Start) -> Callable[..., LanguageModel]:
     """Makes a model with an untrained head."""

@@ -120,22 +120,19 @@ def test_a_given_time_trains_for_the_epochs_of_the_recipe_at_most(
     assert "--steps 8" in advice
 
 
-@pytest.mark.parametrize("ensemble", [False, True])
 def test_a_stop_while_the_baseline_is_fitted_tells_how_to_go_on(
-    ensemble: bool, start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune, monkeypatch
+    start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune, monkeypatch
 ) -> None:
-    """The model of an ensemble needs the baseline, so that the run does not exist yet."""
-
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    out, sections = tmp_path / "run", {"finetuning": {"ensemble": ensemble}}
-    advice = "run the same command again" if ensemble else f"resume with: .* finetune --out {out} --resume auto"
+    out = tmp_path / "run"
+    advice = f"resume with: .* finetune --out {out} --resume auto"
     with monkeypatch.context() as patch, pytest.raises(Interrupted, match=advice) as raised:
-        patch.setattr("foretell.finetuning.tfidf.tune_tfidf", stop)
-        finetune(tiny_request(review_file, out, start=start, overrides=sections))
-    assert (raised.value.exit_code, out.exists()) == (130, not ensemble)
-    finetune(tiny_request(review_file, out, start=start, overrides=sections), resume=True)
+        patch.setattr("foretell.finetuning.tfidf.fit_tfidf", stop)
+        finetune(tiny_request(review_file, out, start=start))
+    assert raised.value.exit_code == 130
+    finetune(tiny_request(review_file, out, start=start), resume=True)
     assert read_json(out / REPORT)["baseline"]["rule"].startswith("TF-IDF")
 
 

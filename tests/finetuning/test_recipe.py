@@ -19,7 +19,6 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import baseline_advice, longer_advice
 from foretell.finetuning.request import GPT1, FinetuneRequest, untrained
 from foretell.finetuning.tag_kind import TagKind
-from foretell.finetuning.tfidf import FEATURES
 from foretell.loading import load
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
@@ -90,18 +89,12 @@ def test_a_run_that_stopped_before_its_first_checkpoint_starts_with_the_same_wei
     assert longer_advice(session, {"accuracy": 1.0}) == []
 
 
-def test_a_baseline_that_is_better_leads_to_the_advice_of_a_mixture(
-    review_file: Path, tmp_path: Path, tiny_request, finetune
-) -> None:
-    session = finetune(tiny_request(review_file, tmp_path / "run", is_from_scratch=True))
-    linear = {"rule": f"{FEATURES} with logistic regression, C 10", "accuracy": 0.9}
-    (line,) = baseline_advice(session, {"accuracy": 0.8}, linear)
-    assert line.endswith(f"finetune {review_file} --task classify --ensemble")
-    assert baseline_advice(session, {"accuracy": 0.9}, linear) == []
-    (line,) = baseline_advice(session, {"accuracy": 0.8}, {**linear, "rule": "the most frequent label"})
-    assert line == "the baseline is better than this model"
-    for error, lines in ((1.2, [line]), (0.2, [])):
-        assert baseline_advice(session, {"rmse": error}, {"rule": "the mean", "rmse": 0.3}) == lines
+@pytest.mark.parametrize(("figure", "worse", "better"), [("accuracy", 0.8, 0.9), ("rmse", 1.2, 0.2)])
+def test_a_baseline_that_is_better_is_named(figure: str, worse: float, better: float) -> None:
+    line = "the baseline is better than this model"
+    assert baseline_advice({figure: worse}, {"rule": "", figure: better}) == [line]
+    assert baseline_advice({figure: better}, {"rule": "", figure: better}) == []
+    assert baseline_advice({"f1": 0.5}, {"rule": "", "f1": 0.6}) == []
 
 
 def test_words_of_tags_are_not_left_out(tmp_path: Path) -> None:

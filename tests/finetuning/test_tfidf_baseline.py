@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from foretell.finetuning import tfidf as fitting
@@ -47,13 +49,13 @@ def test_pairs_of_words_count(task: str) -> None:
 
 
 def test_the_fit_has_one_thread_and_leaves_the_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    examples, real, seen = reviews("classify"), fitting.LinearModel.fit, []
+    examples, real, seen = reviews("classify"), LogisticRegression.fit, []
 
     def fit(*arguments: Any) -> Any:
         seen.extend(pool["num_threads"] for pool in threadpool_info())
         return real(*arguments)
 
-    monkeypatch.setattr(fitting.LinearModel, "fit", fit)
+    monkeypatch.setattr(LogisticRegression, "fit", fit)
     with threadpool_limits(2):
         before = [pool["num_threads"] for pool in threadpool_info()]
         tuned_baseline(kind_for("classify", examples), examples, examples)
@@ -61,27 +63,48 @@ def test_the_fit_has_one_thread_and_leaves_the_others_as_they_were(monkeypatch: 
     assert 2 in before and set(seen) == {1}
 
 
-def test_the_strength_is_the_best_of_the_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    examples = reviews("classify")
-    for best in (1.0, 10.0, 100.0):
-        monkeypatch.setattr(fitting, "cross_validated", lambda linear, strength, *_: strength)
-        monkeypatch.setattr(fitting, "quality", lambda kind, strength, *_, best=best: -abs(strength - best))
-        figures = tuned_baseline(kind_for("classify", examples), examples, examples)
-        assert figures["rule"].endswith(f"C {best:g}")
+@pytest.mark.parametrize("task", RULES)
+def test_the_strength_has_the_best_score_on_the_folds(task: str) -> None:
+    draw = np.random.default_rng(4)
+    texts = [" ".join(draw.choice([*"abcdefghij"], 6)) for _ in range(90)]
+    examples = labelled([(text, text.count("a") + draw.integers(2)) for text in texts])
+    kind, linear = kind_for(task, examples), fitting.LINEAR_MODELS[find_kind(task).linear_model]
+    targets = np.array([kind.target(example)[0] for example in examples])
+    order = fitting.permutation(fitting.stream_key("baseline", 0), len(examples)).numpy()
+    folds = fitting.usable_folds(kind, [examples[index] for index in order], targets[order])
+    features = fitting.make_tfidf(None)[:-1].fit_transform(fitting.texts_of(examples)[order])
+
+    def score(strength: float) -> float:
+        estimator = fitting.make_estimator(kind).set_params(**{linear.strength: strength})
+        return cross_val_score(estimator, features, targets[order], scoring=linear.scoring, cv=folds).mean()
+
+    _, rule = fitting.fit_tfidf(kind, examples, targets)
+    assert rule.endswith(f"{RULES[task]} {max(linear.strengths, key=score):g}")
+    assert len({*map(score, linear.strengths)}) > 1
 
 
-def test_the_cross_validation_keeps_equal_texts_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    folds: list[list[list[int]]] = []
-    real = fitting.cross_validated
-
-    def spy(*arguments: Any) -> np.ndarray:
-        folds.append(arguments[-1])
-        return real(*arguments)
-
-    monkeypatch.setattr(fitting, "cross_validated", spy)
+def test_equal_texts_are_in_one_fold_and_folds_without_two_labels_outside_are_omitted() -> None:
     examples = labelled([(f"text {number % 12}", number % 2) for number in range(60)])
-    tuned_baseline(kind_for("classify", examples), examples, examples)
-    assert all(len(fold) % 5 == 0 for fold in folds[0]) and sum(map(len, folds[0])) == 60
+    kind, targets = kind_for("classify", examples), np.arange(60) % 2
+    folds = fitting.usable_folds(kind, examples, targets)
+    assert sorted(index for _, fold in folds for index in fold) == [*range(60)]
+    for outside, fold in folds:
+        assert {examples[index].texts for index in outside}.isdisjoint(examples[index].texts for index in fold)
+    few = [examples[0], examples[1]]
+    (pair,) = fitting.usable_folds(kind, few, targets[:2])
+    assert [side.tolist() for side in pair] == [[0, 1], [0, 1]]
+
+
+def test_a_label_that_is_not_learned_from_is_improbable() -> None:
+    examples = labelled([("a", "x"), ("b", "y"), ("c", "z")] * 4)
+    kind = kind_for("classify", examples)
+    learned = [each for each in examples if each.labels != ("y",)]
+    model, _ = fitting.fit_tfidf(kind, learned, np.array([kind.target(each)[0] for each in learned]))
+    outputs = fitting.outputs_of(model, kind, fitting.texts_of(examples))
+    assert (outputs[:, 1] == np.log(fitting.SMALLEST)).all()
+    assert outputs.shape == (12, 3) and np.allclose(np.exp(outputs).sum(1), 1)
+    alone = [each for each in examples if each.labels == ("x",)]
+    assert tuned_baseline(kind, alone, examples)["rule"] == "the most frequent label"
 
 
 def test_few_rows_and_rare_labels_have_a_baseline() -> None:

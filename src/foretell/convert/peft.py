@@ -173,7 +173,7 @@ def export_peft(
     The model must be loaded without merging its updates. Returns the family, the layers and the largest difference of
     an update. Raises UsageError for a model without updates, ConfigError if no family can express the model.
     """
-    model.check_convertible()
+    model.check_not_quantized("convert")
     check_new(target)
     part = model.parts.get(LORA)
     if not isinstance(part, LoRAPart):

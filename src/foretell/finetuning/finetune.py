@@ -19,7 +19,7 @@ from foretell.finetuning.report import REPORT, compared, write_report
 from foretell.finetuning.request import FinetuneRequest, command_words, untrained
 from foretell.finetuning.settings import Columns, FinetuneConfig
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
-from foretell.finetuning.tfidf import TfidfModel, check_ensemble, fit_tfidf, tfidf_of, tuned_baseline, with_tfidf
+from foretell.finetuning.tfidf import tuned_baseline
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.retired import without_retired_fields
@@ -44,7 +44,6 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     verb = "finetune"
     encoded: TaskData | None = None
-    tfidf: TfidfModel | None = None
     new_start: Start | None = None
     baseline: dict[str, Any]
 
@@ -121,16 +120,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         start = start or untrained(type(kind_of(data.settings)), data.train, config.training.seed, shape=config.model)
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
-        headed = with_head(untuned, config.head, config.training.seed)
-        tfidf = self.fitted_tfidf(data) if config.finetuning.ensemble else None
-        return with_updates(with_tfidf(headed, tfidf), config.lora, config.training.seed)
-
-    def fitted_tfidf(self, data: LabelledFiles) -> TfidfModel | None:
-        """The linear model on TF-IDF features, fitted once."""
-        if self.tfidf is None:
-            check_ensemble(kind_of(data.settings))
-            self.tfidf = fit_tfidf(kind_of(data.settings), data.train)
-        return self.tfidf
+        return with_updates(with_head(untuned, config.head, config.training.seed), config.lora, config.training.seed)
 
     def make_task(
         self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel, about: dict[str, Any]
@@ -166,10 +156,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         """Compute the baseline, so that the training can be compared with it; a finished run has it in its report."""
         files, path = session.task.data.files, session.run.directory / REPORT
         if session.task.has_held_out and session.world.is_first:
-            kind, tfidf = session.task.head.task, tfidf_of(session.task.tuned)
             known = read_json(path).get("baseline") if path.exists() else None
             with explain_stop("before the next step", session.run):
-                self.baseline = known or tuned_baseline(kind, files.train, files.dev, tfidf)
+                self.baseline = known or tuned_baseline(session.task.head.task, files.train, files.dev)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
     def closed(self, session: SessionState[FinetuneTask]) -> None:

@@ -247,8 +247,6 @@ class Kind(ABC):
         known = ("loss", *self.scores)
         if tuning.best_by not in known:
             raise UsageError(f"--task {self.name} has no --best-by {tuning.best_by}; give {' or '.join(known)}")
-        if tuning.ensemble and self.linear_model != "logistic":
-            raise UsageError(f"--ensemble is for labels of one text (--task classify), not --task {self.name}")
         if tuning.class_weights != "none" and not self.settings.labels:
             raise UsageError(f"--class-weights {tuning.class_weights} needs labels, which --task {self.name} lacks")
 

@@ -43,7 +43,6 @@ class HeadFields(TypedDict, total=False):
     lm_weight: Annotated[float, "The weight of language modelling in the loss; default: 0.5, or 0 from scratch."]
     class_weights: Annotated[Literal["balanced", "none"], "balanced: all labels weigh the same; default: none."]
     best_by: Annotated[str, "The figure that selects the best checkpoint, such as accuracy; default: loss."]
-    ensemble: Annotated[bool, "Mix the predictions with a linear model's on TF-IDF (classify; needs scikit-learn)."]
     size: Annotated[str | None, "The size of a new model: toy (default), tiny, small, ..."]
     epochs: Annotated[float | None, "Passes over the data; default: 3, or 6 from scratch; more for few examples."]
     dropout: Annotated[float | None, "Dropout of the whole model; default: 0.1, or 0.3 from scratch."]

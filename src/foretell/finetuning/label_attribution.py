@@ -26,7 +26,6 @@ from foretell.finetuning.head import TaskHead, encode_texts, head_of, head_outpu
 from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_batch
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.predict import TaskInputModel, given_texts
-from foretell.finetuning.tfidf import tfidf_of
 from foretell.insight.attribution.direct_logit_attribution import DirectContribution, part_table
 from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.attribution.word_effects import (
@@ -86,7 +85,7 @@ class LabelAttribution(Shown):
     The logit is the logit of `label` minus the logit of `against`, or minus the mean over all labels. For a number task
     it is the number, for a choice the score of the answer. The direct contributions of words and special tokens (or of
     parts) plus `constant`, the mean of the numbers, add up to `total`, which equals the logit up to rounding.
-    unit: the unit of a row, `word` or `token`. scope: a note on omitted parts.
+    unit: the unit of a row, `word` or `token`.
     """
 
     prediction: TaskPrediction
@@ -99,7 +98,6 @@ class LabelAttribution(Shown):
     constant: float
     total: float
     logit: float
-    scope: str = ""
 
     def document(self) -> DocumentSection:
         """The prediction, a bar per word, the special tokens, and the largest parts."""
@@ -109,7 +107,6 @@ class LabelAttribution(Shown):
             title,
             [
                 Paragraph(f"predicted: {self.prediction.short().strip()}"),
-                *([Paragraph(self.scope)] if self.scope else []),
                 *self.tables(),
                 *self.special_tokens.parts(),
                 DocumentSection("by part of the model", [table]),
@@ -134,7 +131,6 @@ class LabelAttribution(Shown):
         return {**asdict(self), "prediction": self.prediction.to_json()}
 
 
-DECODER_ALONE = "This covers only the decoder, not the ensemble's TF-IDF model; predict uses both."
 SPECIAL = -1  # the word index of a special token
 EXAMPLES = {1: "text", 2: "pair"}  # by the number of texts
 
@@ -185,7 +181,6 @@ def attribute_label(
         constant=readout.constant,
         total=total,
         logit=float(readout.logit_of(torch.from_numpy(outputs))),
-        scope="" if tfidf_of(model) is None else DECODER_ALONE,
     )
 
 
@@ -307,7 +302,6 @@ def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
         words=lambda: token_owners(model, kind.given_texts([text, *model.others])),
         scale=factor,
         constant=constant,
-        remark="" if tfidf_of(model) is None else DECODER_ALONE,
         kind=kind.outcomes,
         others=tuple(ids for index, ids in enumerate(example.sequences) if index != model.shown),
         first=model.shown,

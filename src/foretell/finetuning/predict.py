@@ -17,10 +17,9 @@ from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_lin
 from foretell.errors import DataError, UsageError
 from foretell.files import check_target, new_files
 from foretell.finetuning.columns import warn_of_other_columns
-from foretell.finetuning.head import encode_texts, head_of, input_format
+from foretell.finetuning.head import encode_texts, head_of, head_outputs, input_format
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.settings import Columns
-from foretell.finetuning.tfidf import task_outputs
 from foretell.language_model import LanguageModel
 from foretell.typesetting.html import ShownList
 
@@ -68,10 +67,11 @@ def predict_rows(
     Raises UsageError for an empty text, a wrong number of texts and a model without a head, and DataError for a text
     that does not fit the context, unless the model was trained to cut such texts.
     """
-    kind = head_of(model).task
+    head = head_of(model)
+    kind = head.task
     sources = where or [f"text {index}" for index in range(1, len(rows) + 1)]
     examples = [Example(given_texts(kind, texts), (), source) for texts, source in zip(rows, sources, strict=True)]
-    outputs = task_outputs(model, encode_texts(examples, kind, input_format(model)), model.dtype)
+    outputs = head_outputs(model.decoder, head, encode_texts(examples, kind, input_format(model)), model.dtype)
     return [kind.prediction(row, example.texts) for row, example in zip(outputs, examples, strict=True)]
 
 

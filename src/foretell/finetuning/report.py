@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foretell.data.memory import as_source
@@ -14,12 +14,11 @@ from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, o
 from foretell.files import format_duration, write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
-from foretell.finetuning.head import encode_examples, head_of, input_format
+from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
 from foretell.finetuning.request import command_words
 from foretell.finetuning.settings import DecimalMark, make_columns
 from foretell.finetuning.split import hash_examples
 from foretell.finetuning.task import FinetuneTask
-from foretell.finetuning.tfidf import FEATURES, task_outputs, tfidf_of
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.run import REPORT, REPORT_PICTURE
 from foretell.runs.summary import RunReport
@@ -38,7 +37,8 @@ def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) 
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
     best, task, kind = session.run.best(), session.task, session.task.head.task
     model, dev = load_model(best.directory, session.device), task.data.dev
-    outputs, targets = task_outputs(model, dev, session.dtype), [example.target for example in dev]
+    outputs = head_outputs(model.decoder, head_of(model), dev, session.dtype)
+    targets = [example.target for example in dev]
     report: dict[str, Any] = {
         "task": kind.name,
         "examples": {"train": len(task.data.train), "dev": len(dev)},
@@ -47,10 +47,9 @@ def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) 
         "dev": kind.report(outputs, targets),
         "best_step": best.step,
         "baseline": baseline,
-        **ensemble_entry(model),
     }
     figures = kind.figures(outputs, targets)
-    if advice := [*longer_advice(session, figures), *baseline_advice(session, figures, baseline)]:
+    if advice := [*longer_advice(session, figures), *baseline_advice(figures, baseline)]:
         report["advice"] = advice
     write_json(session.run.directory / REPORT, report)
 
@@ -61,27 +60,11 @@ def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) 
     draw_if_possible(draw)
 
 
-def ensemble_entry(model: LanguageModel) -> dict[str, Any]:
-    """The report's entry for an ensemble's weights; empty without an ensemble."""
-    tfidf = tfidf_of(model)
-    return {} if tfidf is None else {"ensemble": tfidf.to_json()}
-
-
-def baseline_advice(
-    session: SessionState[FinetuneTask], figures: Mapping[str, float], baseline: Mapping[str, Any]
-) -> list[str]:
-    """A line if the baseline is better on the held-out examples; with TF-IDF, the command that mixes the two."""
-    task, minutes = session.task, session.task.about.get("minutes")
+def baseline_advice(figures: Mapping[str, float], baseline: Mapping[str, Any]) -> list[str]:
+    """A line if the baseline is better on the held-out examples."""
     signs = {"accuracy": 1, "rmse": -1}  # a kind may have neither
-    if not any(sign * baseline[name] > sign * figures[name] for name, sign in signs.items() if name in figures):
-        return []
-    can_mix = task.head.task.linear_model == "logistic" and baseline["rule"].startswith(FEATURES)
-    if not can_mix or task.config.finetuning.ensemble:
-        return ["the baseline is better than this model"]
-    command = command_with(session, *([] if minutes is None else ["--minutes", f"{minutes:g}"]), "--ensemble")
-    return [
-        f"the baseline is better, and a mixture with it may be better than both, with your other options: {command}"
-    ]
+    is_better = any(sign * baseline[name] > sign * figures[name] for name, sign in signs.items() if name in figures)
+    return ["the baseline is better than this model"] if is_better else []
 
 
 def longer_advice(session: SessionState[FinetuneTask], figures: Mapping[str, float]) -> list[str]:
@@ -115,15 +98,12 @@ class TaskEvaluation(Shown):
     examples: int
     figures: dict[str, Any]
     baseline: dict[str, Any]
-    ensemble: dict[str, Any] = field(default_factory=dict)
     overlap: Overlap | None = None
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(replace(self, overlap=None))
-        optional = ("ensemble", "overlap")
-        return {name: value for name, value in values.items() if value or name not in optional} | overlap_entry(
-            self.overlap
-        )
+        del values["overlap"]
+        return values | overlap_entry(self.overlap)
 
     def document(self, name: str = "figures", note: str = "") -> DocumentSection:
         """The figures and the baseline's, then the figures of each label or type of span."""
@@ -136,14 +116,8 @@ class TaskEvaluation(Shown):
         ]
         table = document.Table(("", *figures, "examples"), rows)
         rule = Paragraph(f"baseline: {self.baseline['rule']}{note}")
-        parts = [table, rule, *overlap_lines(self.overlap), *self.weights(), *score_tables(self.figures)]
+        parts = [table, rule, *overlap_lines(self.overlap), *score_tables(self.figures)]
         return DocumentSection("", parts)
-
-    def weights(self) -> list[Paragraph]:
-        if not self.ensemble:
-            return []
-        share, rule = self.ensemble["decoder_share"], self.ensemble["tfidf"]
-        return [Paragraph(f"ensemble: weight {share:.1f} for the decoder, {1 - share:.1f} for {rule}")]
 
 
 @dataclass(frozen=True)
@@ -152,9 +126,7 @@ class FinetuneReport(RunReport):
 
     def document(self) -> DocumentSection:
         values = self.values
-        evaluation = TaskEvaluation(
-            values["examples"]["dev"], values["dev"], values["baseline"], values.get("ensemble", {})
-        )
+        evaluation = TaskEvaluation(values["examples"]["dev"], values["dev"], values["baseline"])
         note = f"; {format_duration(60 * values['minutes'])} of training, the best step is {values['best_step']:,}"
         shown = evaluation.document("held out", note)
         advice = [Paragraph(line) for line in values.get("advice", ())]
@@ -193,11 +165,11 @@ def evaluate_task(
     examples = kind.read_all(table, chosen)[:limit]
     overlap = overlap_with(model.data_use, hash_examples(examples), ROWS)
     examples = encode_examples(examples, kind, input_format(model))
-    outputs = task_outputs(model, examples, model.dtype)
+    outputs = head_outputs(model.decoder, head, examples, model.dtype)
     targets = [example.target for example in examples]
     baseline = kind.baseline(targets, targets)
     report = kind.report(outputs, targets)
-    return TaskEvaluation(len(examples), report, baseline, **ensemble_entry(model), overlap=overlap)
+    return TaskEvaluation(len(examples), report, baseline, overlap=overlap)
 
 
 def score_tables(figures: dict[str, Any]) -> list[document.Table]:

@@ -80,7 +80,6 @@ class TuningSettings(Section):
     word_dropout: float = Field(0.0, ge=0, lt=1)  # the share of tokens that a step leaves out (Iyyer et al. 2015)
     class_weights: Literal["balanced", "none"] = "none"
     dev_fraction: float = Field(0.1, gt=0, le=0.5)
-    ensemble: bool = False  # mix the decoder's predictions with a linear model's on TF-IDF
     group_column: str | None = None  # examples of a group are held out together or not at all
     best_by: str = "loss"  # the figure that selects the best checkpoint: the loss, or a score of the kind
     encoding: str = "utf-8"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from foretell.finetuning.inputs import (
 from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, count_repeated, hash_examples, split_off_dev
-from foretell.finetuning.tfidf import DECODER_SHARES, mixed, tfidf_of, with_tfidf
 from foretell.language_model import LanguageModel
 from foretell.randomness import stream_key
 from foretell.saved_model.parts_on_disk import save_parts
@@ -160,28 +158,11 @@ class FinetuneTask(Task):
         return next(iter(figures.values())) if best_by == "loss" else 1 - figures[best_by]
 
     def dev_outputs(self, dtype: torch.dtype) -> list[np.ndarray]:
-        """The outputs (C,) of each held-out example by the current weights.
-
-        For an ensemble, the outputs are the best mixture's, and its weight is stored in the model.
-        """
+        """The outputs (C,) of each held-out example by the current weights."""
         self.tuned.decoder.eval()
         outputs = head_outputs(self.tuned.decoder, self.head, self.data.dev, dtype)
         self.tuned.decoder.train()
-        tfidf = tfidf_of(self.tuned)
-        if tfidf is None:
-            return outputs
-        mixtures = {share: mixed(outputs, self.dev_tfidf_outputs, share) for share in DECODER_SHARES}
-        figures = {share: self.figures(mixture) for share, mixture in mixtures.items()}
-        best = min(figures, key=lambda share: (self.decisive(figures[share]), figures[share]["loss"]))
-        self.tuned = with_tfidf(self.tuned, replace(tfidf, decoder_share=best))
-        return mixtures[best]
-
-    @cached_property
-    def dev_tfidf_outputs(self) -> np.ndarray:
-        """The outputs (N, C) of the TF-IDF model for the held-out examples."""
-        tfidf = tfidf_of(self.tuned)
-        assert tfidf is not None
-        return tfidf.outputs([example.texts[0] for example in self.data.dev])
+        return outputs
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())

@@ -29,14 +29,13 @@ class Outcomes:
     words: Callable[[], list[int]]  # the index of each token's word, -1 for a special token
     scale: float = 1.0
     constant: float = 0.0
-    remark: str = ""  # a note about missing parts of the outputs
     kind: str = "text"
     others: tuple[list[int], ...] = ()  # further token sequences that the head reads
     first: int = 0
     example: str = "text"  # the word for the input in headings
 
     def to_json(self) -> dict[str, Any]:
-        names = ("names", "kind", "remark", "first", "example", "constant")
+        names = ("names", "kind", "first", "example", "constant")
         return {**{name: getattr(self, name) for name in names}, "readsMean": self.reads_mean}
 
     @torch.no_grad()

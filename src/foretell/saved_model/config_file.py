@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -12,6 +13,7 @@ from foretell.config.model import ModelConfig, QuantizationConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
+from foretell.retired import PARTS
 from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, check_shapes, read_header
 from foretell.text import Tokenizer, id_tokenizer, load_tokenizer
 from foretell.weight_shapes import weight_shapes
@@ -20,8 +22,9 @@ FORMAT, FORMAT_WITH_PARTS = 1, 2
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 COMMANDS = {"series_codec": "forecast {} DATA", "encoder_decoder": "translate {} TEXT"}  # kind of a part -> command
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
-RETIRED = ("side_counts",)  # kinds of parts of earlier versions, which had these names; they are skipped
-OUTSIDE_DECODER = ("series_codec", "task_head", "tfidf")  # kinds whose weights are not in the decoder's module tree
+OUTSIDE_DECODER = ("series_codec", "task_head")  # kinds whose weights are not in the decoder's module tree
+
+logger = logging.getLogger(__name__)
 
 
 def is_own(directory: Path) -> bool:
@@ -39,11 +42,24 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
     if model_type == MODEL_TYPE and version == FORMAT_WITH_PARTS:
         entries = values.get("parts")
         if isinstance(entries, dict) and entries and all(isinstance(entry, dict) for entry in entries.values()):
-            return {name: entry for name, entry in entries.items() if entry.get("kind") not in RETIRED}
+            return entries
         raise CheckpointError(f"{path} names no parts; it is damaged")
     raise CheckpointError(
         f"{path} has model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
         f"{FORMAT} and {FORMAT_WITH_PARTS}"
+    )
+
+
+def read_parts(directory: Path) -> tuple[dict[str, dict[str, Any]], dict[str, StoredTensor]]:
+    """The parts in config.json and the tensors of a saved model, without parts that are not read any more."""
+    entries, tensors = read_entries(directory), read_header(directory / WEIGHTS, MOST_OWN_HEADER_BYTES)
+    retired = {name: entry["kind"] for name, entry in entries.items() if entry.get("kind") in tuple(PARTS)}
+    for name, kind in retired.items():
+        if difference := PARTS[kind]:
+            logger.warning(f"left out    the part {name} of {directory}: {difference}")
+    return (
+        {name: entry for name, entry in entries.items() if name not in retired},
+        {key: tensor for key, tensor in tensors.items() if key.partition(".")[0] not in retired},
     )
 
 
@@ -92,14 +108,12 @@ def read_stored_model(directory: Path) -> StoredModel | None:
 
     Raises `CheckpointError` for shapes that differ from the configuration's and other damage.
     """
-    entries = read_entries(directory)
+    path, (entries, tensors) = directory / WEIGHTS, read_parts(directory)
     kinds = {name: values.pop("kind", None) for name, values in entries.items()}
     own = {name: name for name in (DECODER, TOKENIZER, QUANTIZATION)}
     outside = [name for name, kind in kinds.items() if kind in OUTSIDE_DECODER]
     if DECODER not in kinds or any(kind != own.get(name) for name, kind in kinds.items() if name not in outside):
         return None
-    path = directory / WEIGHTS
-    tensors = read_header(path, MOST_OWN_HEADER_BYTES)
     try:
         config = make_section(ModelConfig, entries[DECODER])
         settings = entries.get(QUANTIZATION)

@@ -26,7 +26,6 @@ from foretell.saved_model.config_file import (
     DECODER,
     LORA,
     QUANTIZATION,
-    RETIRED,
     TOKENIZER,
     check_depth,
     check_vocabulary,
@@ -41,13 +40,11 @@ class Part(ABC):
     is_inside_decoder: its weights are in the decoder's module tree, put there by `surgery.replace`; `weights` then
     returns them under their module paths, and `load` repeats the surgery on the decoder in `source.parts`.
     file_names: the files that `save_files` writes.
-    not_convertible: the name of the part and the remedy, if no other program's format may leave the part out.
     """
 
     kind: ClassVar[str]
     is_inside_decoder: ClassVar[bool] = False
     file_names: ClassVar[tuple[str, ...]] = ()
-    not_convertible: ClassVar[str] = ""
 
     def config(self) -> dict[str, Any]:
         """Its entry in config.json, as JSON values."""
@@ -75,7 +72,6 @@ KIND_MODULES: dict[str, str] = {
     "series_codec": "foretell.forecasting.codec",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
-    "tfidf": "foretell.finetuning.tfidf",
 }
 
 
@@ -108,7 +104,7 @@ class StoredWeights:
 
     def check_all_taken(self) -> None:
         for name in self.tensors:
-            if name not in self.taken and name.partition(".")[0] not in RETIRED:
+            if name not in self.taken:
                 hint = did_you_mean(name, self.taken)
                 raise CheckpointError(f"{self.path} has a weight '{name}' that the model does not{hint}")
 

@@ -22,8 +22,7 @@ from foretell.model.init import empty_decoder
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.quantized_linear import quantize_decoder
 from foretell.safetensors_files import save_tensors
-from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, read_header
-from foretell.saved_model.config_file import DECODER, FORMAT, FORMAT_WITH_PARTS, QUANTIZATION, TOKENIZER, read_entries
+from foretell.saved_model.config_file import DECODER, FORMAT, FORMAT_WITH_PARTS, QUANTIZATION, TOKENIZER, read_parts
 from foretell.saved_model.part import (
     KINDS,
     DecoderPart,
@@ -116,10 +115,10 @@ def load_parts(
     for_training: bool = False,
 ) -> dict[str, Part]:
     """Read a saved model, its parts by name in the order in which they were saved."""
-    entries = read_entries(directory)
+    entries, tensors = read_parts(directory)
     kinds = {name: part_class(values.pop("kind", None), directory) for name, values in entries.items()}
     parts: dict[str, Part] = {}
-    stored = StoredWeights(directory / WEIGHTS, read_header(directory / WEIGHTS, MOST_OWN_HEADER_BYTES))
+    stored = StoredWeights(directory / WEIGHTS, tensors)
     # A decoder is checked against the vocabulary before its weights are read
     for name in sorted(entries, key=lambda name: kinds[name].kind not in READ_FIRST):
         source = PartSource(directory, name, kinds[name], stored, parts, device, dtype, for_training)

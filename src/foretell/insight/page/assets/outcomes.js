@@ -63,12 +63,12 @@ function withConstants({ outcomes: { kind, constant }, otherOrder }, own) {
 }
 
 function lead(data) {
-  const { names, kind, readsMean, remark } = data.outcomes, where = kind === "tags" ? "the stream at the last token of each word" : readsMean ? "the mean over all tokens of the stream" : "the stream at the last token";
+  const { names, kind, readsMean } = data.outcomes, where = kind === "tags" ? "the stream at the last token of each word" : readsMean ? "the mean over all tokens of the stream" : "the stream at the last token";
   const outputs = isNumber(data) ? "Its output is the number, on the scale of the training examples."
     : kind === "choice" ? `It has one logit for each answer, from a pass over the question and that answer; their softmax are the probabilities. The page shows the pass over ${quoted(names[data.outcomes.first])}.`
     : `It has one logit for each of the ${names.length} ${kind === "tags" ? "tags" : "labels"}; their softmax are the probabilities.`;
   const orders = kind === "orders" ? "It reads the texts in both orders and adds up what it computes; the page shows the pass over the given order." : "";
-  return [`The task’s head, a linear layer, reads ${where} after the last norm.`, outputs, orders, remark].filter((sentence) => sentence).join(" ");
+  return [`The task’s head, a linear layer, reads ${where} after the last norm.`, outputs, orders].filter((sentence) => sentence).join(" ");
 }
 
 function showPrediction(data, at) {
