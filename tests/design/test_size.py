@@ -20,27 +20,27 @@ COUNTED = (".py", ".js", ".css", ".html")
 
 # Lines per package. A number may rise if another falls by as much, or by a reserve that is used
 LIMITS: dict[str, int] = {
-    "(top)": 2784,
+    "(top)": 2782,
     "almanac": 68,
-    "cli": 5594,
+    "cli": 5466,
     "config": 659,
     "convert": 2674,
     "data": 3016,
     "distributed": 408,
     "evaluation": 726,
-    "finetuning": 5130,
+    "finetuning": 4898,
     "forecasting": 4070,
     "generation": 2488,
     "inference": 963,
-    "insight": 12587,
+    "insight": 12586,
     "lessons": 2931,
     "model": 7897,
     "planning": 649,
-    "pretraining": 1973,
+    "pretraining": 1568,
     "primer": 40,
     "quantization": 440,
     "runs": 1414,
-    "saved_model": 586,
+    "saved_model": 595,
     "serving": 4290,
     "session": 2407,
     "text": 2788,
@@ -49,7 +49,7 @@ LIMITS: dict[str, int] = {
     "translation": 2158,
     "typesetting": 1051,
 }
-START = 72340  # the sum of the limits without reserves; it only falls
+START = 71_581  # the sum of the limits without reserves; it only falls
 # For larger work: what may be added, and what has been
 RESERVES = {"real models": (3000, 0), "training, opened": (2500, 0), "front door": (800, 0)}
 
