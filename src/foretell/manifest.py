@@ -1,7 +1,7 @@
 """The sizes and SHA-256 of a model's files, in `manifest.json`, and the check of files against it. Imports no torch.
 
 A saved model and a checkpoint have a manifest of all their files; a Hugging Face export of foretell lists its files in
-`export-report.json`. Models of other programs, and saved models of foretell's first version, have neither.
+`export-report.json`. Models of other programs have neither.
 """
 
 from __future__ import annotations

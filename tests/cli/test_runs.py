@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from foretell.runs.lock import held
+from foretell.runs.record import read_record, write_record
 from foretell.runs.run import Run
 from foretell.runs.summary import RunTable, Summary, values_by_path
 from foretell.session import plots
@@ -171,11 +172,10 @@ def test_a_run_out_of_patience_stopped_early(foretell, corpus):
 
 def test_a_run_of_an_older_version_is_listed_and_compared(foretell, here):
     """Settings that its record lacks have their defaults."""
-    record = json.loads((here / "first" / "run.json").read_text())
+    record = read_record(here / "first")
     for key in ("optimizer", "weight_decay_by_path", "momentum", "label_smoothing", "patience", "sample_prompts"):
         del record["config"]["training"][key]
-    del record["format"], record["sha256"]
-    (here / "first" / "run.json").write_text(json.dumps(record))
+    write_record(here / "first", record)
     told = foretell("runs", "first", "second", "--json").json
     assert told["differences"] == {"training.optimizer": ["adamw", "muon"]}
     assert foretell("train", "--out", "runs/first", "--resume", "auto").code == 0
@@ -275,7 +275,7 @@ def test_a_folder_with_some_run_json_is_not_deleted(foretell, tmp_path, monkeypa
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "run.json").write_text("{}")
     answer(monkeypatch, "y\n")
-    foretell("runs", "--delete", tmp_path / "mine").fails(1, "has no 'config'")
+    foretell("runs", "--delete", tmp_path / "mine").fails(1, "does not match its own SHA-256")
     assert (tmp_path / "mine" / "run.json").exists()
 
 

@@ -9,13 +9,13 @@ from foretell.config.toml import read_toml
 from foretell.config.training import TrainingConfig
 from foretell.errors import ConfigError
 
-# The section as the first version wrote it into run.json
+# A section in a run.json that lacks later settings
 OLD_TRAINING = {
     "steps": 200,
     "batch_size": 16,
-    "accumulation": 1,
+    "gradient_accumulation_steps": 1,
     "learning_rate": 0.003,
-    "min_learning_rate": 0.1,
+    "final_learning_rate_share": 0.1,
     "warmup_steps": 20,
     "schedule": "cosine",
     "decay_fraction": 0.2,
@@ -34,12 +34,10 @@ OLD_TRAINING = {
 }
 
 
-def test_the_settings_of_the_first_version_are_read_with_later_defaults():
+def test_settings_that_an_older_run_lacks_have_their_defaults():
     config = make_section(TrainingConfig, OLD_TRAINING)
     new = {key: value for key, value in config.model_dump(mode="json").items() if key not in OLD_TRAINING}
     assert new == {
-        "gradient_accumulation_steps": 1,
-        "final_learning_rate_share": 0.1,
         "frozen": [],
         "parallel": "ddp",
         "checkpoint_activations": [],
@@ -71,11 +69,6 @@ def test_impossible_training_settings_are_refused(values, words):
     assert str(raised.value).startswith(words)
 
 
-def test_the_first_versions_names_are_read_with_any_share():
-    config = make_section(TrainingConfig, {"steps": 1, "accumulation": 2, "min_learning_rate": 0.005})
-    assert (config.gradient_accumulation_steps, config.final_learning_rate_share) == (2, 0.005)
-
-
 def test_toml_is_read_and_bad_toml_is_named(tmp_path):
     (tmp_path / "good.toml").write_text("[training]\nsteps = 3\n")
     assert make_section(TrainingConfig, read_toml(tmp_path / "good.toml")["training"]).steps == 3
@@ -85,11 +78,6 @@ def test_toml_is_read_and_bad_toml_is_named(tmp_path):
 
 
 # --- a user's other words --------------------------------------------------------------------------------------------
-
-
-def test_the_first_versions_names_are_accepted_from_a_user():
-    translated = training_names({"accumulation": 2, "min-learning-rate": 0.05})
-    assert translated == {"gradient_accumulation_steps": 2, "final_learning_rate_share": 0.05}
 
 
 def test_nanogpts_min_lr_becomes_a_share_of_the_learning_rate():
@@ -104,7 +92,10 @@ def test_a_tiny_share_that_follows_from_min_lr_is_accepted():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"min_learning_rate": 6e-5}, ["final_learning_rate_share = 6e-05 looks like a learning rate", "a tenth"]),
+        (
+            {"final_learning_rate_share": 6e-5},
+            ["final_learning_rate_share = 6e-05 looks like a learning rate", "a tenth"],
+        ),
         ({"final_learning_rate_share": 0.0099}, ["0.0099", "share of learning_rate"]),
         ({"min_lr": 6e-5}, ["min_lr = 6e-05 is a learning rate", "give learning_rate with it"]),
         ({"min_lr": "low", "learning_rate": 1e-3}, ["min_lr = 'low'"]),

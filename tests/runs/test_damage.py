@@ -26,7 +26,7 @@ from foretell.runs.summary import summarize
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 
-FROZEN = Path(__file__).parents[1] / "frozen" / "format1" / "run"
+FROZEN = Path(__file__).parents[1] / "frozen" / "tasks" / "runs" / "text"
 JUNK = (None, True, "x", -1, 1.5, [], [1], {}, {"a": 1}, 10**30)
 
 

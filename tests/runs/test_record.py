@@ -1,4 +1,4 @@
-"""The record of a run: refused where it is incomplete; its configuration has one digest in all versions."""
+"""The record of a run: refused where it is incomplete or without its SHA-256; its configuration keeps its digest."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from foretell.config.section import make_section
-from foretell.config.training import TrainingConfig
 from foretell.errors import CheckpointError
-from foretell.runs.record import configuration_digest, read_record, write_record
+from foretell.runs.record import RUN, configuration_digest, read_record, write_record
+from foretell.runs.run import Run
 
-FROZEN = Path(__file__).parents[1] / "frozen" / "format1" / "run"
+FROZEN = sorted((Path(__file__).parents[1] / "frozen" / "tasks" / "runs").iterdir())
 
 
 def test_an_incomplete_record_is_refused(tmp_path: Path) -> None:
@@ -21,10 +20,15 @@ def test_an_incomplete_record_is_refused(tmp_path: Path) -> None:
         read_record(tmp_path)
 
 
-def test_a_configuration_has_the_same_digest_under_old_and_new_names() -> None:
-    config = read_record(FROZEN)["config"]
-    checkpoint = json.loads((FROZEN / "checkpoints" / "step-000004" / "training.json").read_text())
-    assert configuration_digest(config) == checkpoint["configuration"]
-    config["training"] = make_section(TrainingConfig, config["training"]).model_dump(mode="json")
-    assert "final_learning_rate_share" in config["training"]
-    assert configuration_digest(config) == checkpoint["configuration"]
+@pytest.mark.parametrize("missing", [["sha256"], ["format"], ["format", "sha256"]])
+def test_a_record_without_its_hash_is_refused(missing: list[str], tmp_path: Path) -> None:
+    record = json.loads((FROZEN[0] / RUN).read_text(encoding="utf-8"))
+    (tmp_path / RUN).write_text(json.dumps({key: record[key] for key in record if key not in missing}))
+    with pytest.raises(CheckpointError, match="is of the first version: it does not match its own SHA-256"):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("directory", FROZEN, ids=lambda path: path.name)
+def test_a_configuration_keeps_its_digest(directory: Path) -> None:
+    checkpoint = Run(directory).at("last")
+    assert configuration_digest(read_record(directory)["config"]) == checkpoint.training()["configuration"]

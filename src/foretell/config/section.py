@@ -43,7 +43,6 @@ ALIASES = {
     "eval_every": "evaluate_every",
     "eval_steps": "evaluate_every",
     "grad_clip": "clip_norm",
-    "accumulation": "gradient_accumulation_steps",  # the first version's names, as in its run.json
     "min_learning_rate": "final_learning_rate_share",
 }
 # nanoGPT's names in a `training` section; with them, batch_size means the rows of one micro-batch

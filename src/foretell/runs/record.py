@@ -19,12 +19,10 @@ from foretell.runs.checkpoint import list_checkpoints
 RUN = "run.json"
 # Training settings that a resumed run may change
 RESUMABLE = {"gradient_accumulation_steps", "parallel", "checkpoint_activations"}
-# Digests of configurations use the names of the first version, so that its checkpoints keep their digests
-FIRST_NAMES = {"gradient_accumulation_steps": "accumulation", "final_learning_rate_share": "min_learning_rate"}
+# Checkpoints have digests of configurations in which this field had its first name
+DIGEST_NAMES = {"final_learning_rate_share": "min_learning_rate"}
 
-# run.json names its format and its own SHA-256; the first version has neither, so a file with only one is damaged
-FORMAT = 2
-SEAL = ("format", "sha256")
+FORMAT = 2  # run.json names it and its own SHA-256
 # The kind of every part of run.json; `from` is missing or null in a run that was not started from a model
 JSON_NAMES = {dict: "object", list: "array", str: "string"}
 KINDS: dict[str, type] = {"config": dict, "data": list, "size": str, "device": str, "dtype": str}
@@ -40,14 +38,14 @@ def read_record(directory: Path) -> dict[str, Any]:
     """The record that `write_record` stored; damage is a `CheckpointError`."""
     path = directory / RUN
     record = read_json(path)
-    if any(key in record for key in SEAL):
-        seal = record.pop("sha256", None)
-        if record.get("format") != FORMAT or seal != digest_of(record):
-            advice = and_advice(directory).replace("is lost", "is damaged")
-            raise CheckpointError(
-                f"{path} is damaged or was changed: it does not match its own SHA-256; restore it{advice}"
-            )
-        del record["format"]
+    seal = record.pop("sha256", None)
+    if record.get("format") != FORMAT or seal != digest_of(record):
+        advice = and_advice(directory).replace("is lost", "is damaged")
+        raise CheckpointError(
+            f"{path} is damaged, was changed, or is of the first version: it does not match its own SHA-256; restore "
+            f"it{advice}"
+        )
+    del record["format"]
     check_kinds(path, record)
     return record
 
@@ -83,22 +81,14 @@ def configuration_digest(config: dict[str, Any]) -> str:
     one whose default is the earlier behaviour.
     """
     fields = TrainingConfig.model_fields.items()
-    defaults = with_first_names(
-        to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
-    )
-    left_out = with_first_names(dict.fromkeys(RESUMABLE))
+    defaults = to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
     training = {
-        key: value
-        for key, value in with_first_names(config.get("training", {})).items()
-        if key not in left_out and not (key in defaults and value == defaults[key])
+        DIGEST_NAMES.get(key, key): value
+        for key, value in config.get("training", {}).items()
+        if key not in RESUMABLE and not (key in defaults and value == defaults[key])
     }
     canonical = json.dumps({**config, "training": training}, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def with_first_names(training: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under the first version's names, which are used for hashes."""
-    return {FIRST_NAMES.get(key, key): value for key, value in training.items()}
 
 
 def advice_without_record(directory: Path) -> str:

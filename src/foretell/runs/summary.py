@@ -57,8 +57,8 @@ class Summary:
 
     `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
-    held-out tokens or examples, and their losses compare. `parameters` is None for runs of the first version, which
-    lack it. A run that is training now looks unfinished, like one that was interrupted: `changed` tells them apart.
+    held-out tokens or examples, and their losses compare. `parameters` is None if run.json lacks
+    it. A run that is training now looks unfinished, like one that was interrupted: `changed` tells them apart.
     """
 
     name: str
@@ -193,9 +193,8 @@ def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints
     if not checkpoints:
         return
     last = checkpoints[-1]
-    written = last.training().get("metrics")  # the first version has none
     lines = [line for line in metrics if line["step"] <= last.step]
-    if written is not None and MetricsDigest(lines).value != written:
+    if MetricsDigest(lines).value != last.training().get("metrics"):
         logger.warning(f"{run.directory / METRICS} was changed or damaged: its curves may be wrong")
 
 
