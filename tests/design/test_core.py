@@ -24,10 +24,10 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 
 MOST_LINES = {
-    "foretell.model.decoder": 2_401,
-    "foretell.training.loop": 2_919,
-    "foretell.pretraining.pretrain": 15_914,
-    "foretell.insight.explain.explain_value": 12_188,
+    "foretell.model.decoder": 2_400,
+    "foretell.training.loop": 2_918,
+    "foretell.pretraining.pretrain": 15_903,
+    "foretell.insight.explain.explain_value": 12_187,
 }
 
 

@@ -23,7 +23,7 @@ LIMITS: dict[str, int] = {
     "(top)": 2782,
     "almanac": 68,
     "cli": 5466,
-    "config": 659,
+    "config": 658,
     "convert": 2674,
     "data": 3016,
     "distributed": 408,
@@ -39,7 +39,7 @@ LIMITS: dict[str, int] = {
     "pretraining": 1568,
     "primer": 40,
     "quantization": 440,
-    "runs": 1414,
+    "runs": 1403,
     "saved_model": 595,
     "serving": 4290,
     "session": 2407,
@@ -49,7 +49,7 @@ LIMITS: dict[str, int] = {
     "translation": 2158,
     "typesetting": 1051,
 }
-START = 71_581  # the sum of the limits without reserves; it only falls
+START = 71_569  # the sum of the limits without reserves; it only falls
 # For larger work: what may be added, and what has been
 RESERVES = {"real models": (3000, 0), "training, opened": (2500, 0), "front door": (800, 0)}
 
