@@ -92,10 +92,7 @@ def test_a_tiny_share_that_follows_from_min_lr_is_accepted():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (
-            {"final_learning_rate_share": 6e-5},
-            ["final_learning_rate_share = 6e-05 looks like a learning rate", "a tenth"],
-        ),
+        ({"min-learning-rate": 6e-5}, ["final_learning_rate_share = 6e-05 looks like a learning rate", "a tenth"]),
         ({"final_learning_rate_share": 0.0099}, ["0.0099", "share of learning_rate"]),
         ({"min_lr": 6e-5}, ["min_lr = 6e-05 is a learning rate", "give learning_rate with it"]),
         ({"min_lr": "low", "learning_rate": 1e-3}, ["min_lr = 'low'"]),
