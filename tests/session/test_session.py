@@ -227,7 +227,7 @@ def test_a_reporter_that_cannot_write_goes_quiet_and_training_goes_on(
 
 def test_a_session_imports_nothing_about_text() -> None:
     packages = (
-        "allocator config device distributed errors files finding installation loading model planning runs session"
+        "allocator config device distributed errors files finding installation loading model planning retired runs"
     )
     hashes = {"foretell.data.data_use", "foretell.evaluation.material"}  # of any data
     packages += " session training typesetting weight_shapes"
