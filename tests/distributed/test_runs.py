@@ -51,7 +51,8 @@ def test_a_checkpoint_of_shards_is_a_saved_model_with_a_file_of_moments_per_proc
     results(2)
     checkpoint = folder / "fsdp-2/checkpoints/step-000006"
     moments = ["optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"]
-    others = ["config.json", "manifest.json", "model.safetensors", "tokenizer.json", "training.json"]
+    others = ["config.json", "data_use.safetensors", "manifest.json", "model.safetensors", "tokenizer.json"]
+    others += ["training.json"]
     assert sorted(path.name for path in checkpoint.iterdir()) == sorted([*moments, *others])
     whole, parts = load_file(checkpoint / "model.safetensors"), [load_file(checkpoint / name) for name in moments]
     weight = "trunk.blocks.0.attention.query.weight"
