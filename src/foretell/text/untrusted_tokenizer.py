@@ -129,7 +129,7 @@ def _refuse_other_ids(backend: tokenizers.Tokenizer, content: TokenizerJson, ori
         token_id = vocabulary.get(added["content"])
         if token_id != added["id"]:
             raise TokenizerError(
-                f"{origin}: the token {added['content'][:60]!r} has id {added['id']}, but would be read as id {token_id}; "
+                f"{origin}: the token {added['content'][:60]!r} has id {added['id']}, but would be read as {token_id}; "
                 "the added tokens must continue the vocabulary without a gap"
             )
 
