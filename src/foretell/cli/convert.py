@@ -31,12 +31,12 @@ def convert(
     family: Annotated[
         str | None,
         Parameter(
-            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi (gguf: gpt2, llama, "
-            "qwen2, qwen3); default: what fits."
+            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi; for gguf gpt2, llama, "
+            "qwen2, qwen3 (default: what fits)."
         ),
     ] = None,
     dtype: Annotated[
-        str | None, Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE.")
+        str | None, Parameter(help="float32, float16 or bfloat16; gguf: f32, f16 or q8_0 (default: as in SOURCE).")
     ] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
@@ -101,8 +101,8 @@ def push(
     *,
     update: Annotated[bool, Parameter(help="Add a commit to an existing repository.")] = False,
     private: Annotated[bool, Parameter(help="Make a new repository private.")] = False,
-    family: Annotated[str | None, Parameter(help="As in convert --to huggingface; default: what fits.")] = None,
-    dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.")] = None,
+    family: Annotated[str | None, Parameter(help="Family as in convert --to huggingface (default: what fits).")] = None,
+    dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16 (default: as in SOURCE).")] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:
@@ -195,11 +195,11 @@ def quantize(
     to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],
     group: Annotated[
         int | None,
-        arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less to divide the widths."),
+        arguments.whole("Inputs that share a scale (default: 64 in int8, 32 in int4, or less to divide the widths)."),
     ] = None,
     head: Annotated[
         Literal["int8", "int4"],
-        Parameter(help="Of an int4 model: int8, or int4, faster but less accurate.", show_choices=False),
+        Parameter(help="Head of an int4 model: int8, or int4, faster but less accurate.", show_choices=False),
     ] = "int8",
     keep: Annotated[
         list[str] | None,
@@ -209,7 +209,7 @@ def quantize(
         str | None, Parameter(help="Texts for which int4 weights are rounded: a file or folder.")
     ] = None,
     text: Annotated[
-        str | None, Parameter(help="Texts to measure on; default: half of --calibrate's, or Python's reference.")
+        str | None, Parameter(help="Texts to measure on (default: half of --calibrate's, or Python's reference).")
     ] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
