@@ -24,8 +24,9 @@ from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
 from foretell.paths import matches, select
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, percent, quoted
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import percent
 
 TARGETS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
 

@@ -26,8 +26,9 @@ from foretell.insight.replacement import replaced_names
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted, signed
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import signed
 
 SHOWN = 16  # parts listed individually
 

@@ -21,8 +21,9 @@ from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder, check_logits
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, percent, quoted
+from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, quoted
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import percent
 
 TOP_TOKENS_WIDTH = 44  # columns for the top tokens, so that a row fits in 80
 BAR_STEPS = " ▁▂▃▄▅▆▇█"
