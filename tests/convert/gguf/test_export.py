@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from foretell.cli.main import run as run_command
-from foretell.convert import gguf_export as export_module
 from foretell.convert import parity
-from foretell.convert.gguf_export import PRECISIONS, Packed, export_gguf, read_gguf, write_gguf
-from foretell.convert.gguf_metadata import choose_architecture, write_vocabulary
+from foretell.convert.gguf import export as export_module
+from foretell.convert.gguf.export import PRECISIONS, Packed, export_gguf, read_back, write_gguf
+from foretell.convert.gguf.metadata import choose_architecture
+from foretell.convert.gguf.vocabulary import write_vocabulary
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
 from foretell.language_model import LanguageModel, save_model
 from foretell.manifest import EXPORT_REPORT
@@ -50,7 +51,7 @@ def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
     assert all(probe["greedy_same"] == probe["greedy_tokens"] > 0 for probe in report["probes"])
     assert report["tokenizer"]["same"] == report["tokenizer"]["texts"] > 0
     assert (report["rounding"] is None) == (precision == "f32")
-    weights = read_gguf(gguf, tmp_path / "out.gguf").weights
+    weights = read_back(tmp_path / "out.gguf").weights
     assert set(weights) == {path for path, _ in model.decoder.named_parameters()}
     if precision == "f32":
         for path, weight in model.decoder.named_parameters():

@@ -6,11 +6,11 @@ float16.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,10 +20,13 @@ import tokenizers
 import torch
 
 from foretell.config.model import ModelConfig
-from foretell.convert import gguf_metadata
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
+from foretell.convert.gguf.blocks import read_floats
+from foretell.convert.gguf.files import read_gguf
+from foretell.convert.gguf.metadata import FREQUENCIES, choose_architecture, frequency_divisors, write_metadata
+from foretell.convert.gguf.vocabulary import PRE, is_composed, write_vocabulary
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
-from foretell.errors import OutputError, UsageError
+from foretell.errors import ForetellError, OutputError, UsageError
 from foretell.files import check_new, new_files, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
@@ -51,7 +54,7 @@ def export_gguf(
     check_new(target)
     gguf = import_gguf()
     config = model.decoder.config
-    family = gguf_metadata.choose_architecture(config, family_name)
+    family = choose_architecture(config, family_name)
     check_weights(family, config, model.decoder.state_dict())
     pairs = describe_file(model, family, precision)
     tensors = pack_weights(gguf, model.decoder, family, precision)
@@ -59,13 +62,13 @@ def export_gguf(
     report_path = target.with_name(EXPORT_REPORT)
     if report_path.exists():
         report_path = target.with_name(f"{target.stem}.{EXPORT_REPORT}")
-    prepare = partial(unicodedata.normalize, "NFC") if gguf_metadata.is_composed(model.tokenizer.to_json()) else str
+    prepare = partial(unicodedata.normalize, "NFC") if is_composed(model.tokenizer.to_json()) else str
     with new_files(target, report_path) as (file, report_file):
         write_gguf(gguf, file, family.name, pairs, tensors)
         report = {
             **report_head(family, precision),
-            "pre_tokenizer": pairs["tokenizer.ggml.pre"],
-            **check_parity(read_gguf(gguf, file), written, prepare),
+            "pre_tokenizer": pairs[PRE],
+            **check_parity(read_back(file), written, prepare),
             "rounding": rounding(model, written) if precision != "f32" else None,
             "notes": notes(model, tensors, precision),
             "files": describe_files([file]),
@@ -89,7 +92,7 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
         lines.append(
             f"{len(wider)} of {len(tensors)} tensors have rows whose length is not a multiple of 32: f16, not q8_0"
         )
-    if gguf_metadata.is_composed(model.tokenizer.to_json()):
+    if is_composed(model.tokenizer.to_json()):
         lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
     if len(model.tokenizer.end_ids) > 2:
         lines.append(f"{len(model.tokenizer.end_ids)} tokens end a text; GGUF stores the first two")
@@ -108,9 +111,9 @@ def pack_weights(gguf: ModuleType, decoder: Decoder, family: Family, precision: 
     for name, tensor in iter_theirs(family, decoder.config, weights):
         kind = precision_of(name, tuple(tensor.shape), precision)
         packed[name] = Packed(kind, pack(gguf, name, tensor.numpy(), kind))
-    divisors = gguf_metadata.frequency_divisors(decoder.config)
+    divisors = frequency_divisors(decoder.config)
     if divisors is not None:
-        packed[gguf_metadata.FREQUENCIES] = Packed("f32", divisors)
+        packed[FREQUENCIES] = Packed("f32", divisors)
     return packed
 
 
@@ -153,8 +156,8 @@ def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[
         "general.name": Path(model.name).name,
         "general.file_type": PRECISIONS[precision],
         **({"general.quantization_version": QUANTIZATION_VERSION} if precision == "q8_0" else {}),
-        **gguf_metadata.write_metadata(family, config),
-        **gguf_metadata.write_vocabulary(model.tokenizer, config.vocab_size),
+        **write_metadata(family, config),
+        **write_vocabulary(model.tokenizer, config.vocab_size),
     }
 
 
@@ -182,28 +185,18 @@ def write_gguf(
         writer.close()
 
 
-def read_gguf(gguf: ModuleType, path: Path) -> ReadBack:
-    """Configuration, float32 weights and tokenizer from the file, read by the `gguf` package."""
-    reader = gguf.GGUFReader(path)
-    pairs = {name: field.contents() for name, field in reader.fields.items()}
-    arrays: dict[str, Matrix] = {
-        tensor.name: np.array(gguf.dequantize(tensor.data, tensor.tensor_type)) for tensor in reader.tensors
-    }
-    family, config = gguf_metadata.read_metadata(pairs, arrays)
-    check_frequencies(config, arrays)
-    weights = iter_ours(family, config, lambda name: torch.from_numpy(arrays[name]))
+def read_back(path: Path) -> ReadBack:
+    """Configuration, float32 weights and tokenizer from the file. Raises `OutputError` if it cannot be read."""
+    try:
+        file = read_gguf(path)
+    except ForetellError as error:
+        raise OutputError(f"the export differs from the model: {error}") from None
+    weights = iter_ours(file.family, file.config, lambda name: read_floats(file.tensors[name], torch.float32))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(file.tokenizer.to_json()))
+    backend.encode_special_tokens = True
     return ReadBack(
-        config,
+        file.config,
         {module: tensor.numpy() for module, tensor in weights},
-        gguf_metadata.read_vocabulary(pairs),
-        f"gguf {version('gguf')}, tokenizers {tokenizers.__version__}, the textbook in NumPy",
+        backend,
+        f"the reader of GGUF, tokenizers {tokenizers.__version__}, the textbook in NumPy",
     )
-
-
-def check_frequencies(config: ModelConfig, arrays: dict[str, Matrix]) -> None:
-    """Refuse divisors of the rotary frequencies that do not agree with the scaling."""
-    expected, stored = gguf_metadata.frequency_divisors(config), arrays.get(gguf_metadata.FREQUENCIES)
-    if expected is None and stored is None:
-        return
-    if expected is None or stored is None or not np.allclose(expected, stored, rtol=1e-5):
-        raise OutputError(f"the export differs from the model: '{gguf_metadata.FREQUENCIES}' is wrong")
