@@ -37,8 +37,8 @@ def load(
     """Load a model for inference.
 
     argument: in this order, the directory of a run, a saved model, a model in Hugging Face's layout or a LoRA adapter
-    in peft's; a GGUF file; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best checkpoint;
-    `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's layout to apply.
+    in peft's; a GGUF file; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best
+    checkpoint; `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's layout to apply.
     LoRA updates are merged into the weights, or stay separate modules with `keep_adapters`. Raises CheckpointError if
     there is no such model or it is damaged, UsageError for a device that is missing. The model's `notes` list ignored
     content.

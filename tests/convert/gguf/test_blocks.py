@@ -11,6 +11,7 @@ import torch
 from foretell.convert.gguf import blocks as module
 from foretell.convert.gguf.blocks import BLOCKS, read_floats, unpack_rows
 from foretell.convert.gguf.header import TENSOR_TYPES, TYPE_OF_NAME, read_header
+from foretell.convert.gguf.write import pack_tensor
 from foretell.model.quantization import dequantize
 
 gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")
@@ -64,3 +65,14 @@ def test_tensors_of_every_type_are_read_a_few_rows_at_a_time(tmp_path: Path, mon
         theirs = theirs_of(kind, rows)
         assert torch.equal(read_floats(stored[kind], torch.float32), theirs)
         assert torch.equal(read_floats(stored[kind], torch.bfloat16), theirs.bfloat16())
+
+
+def test_q8_0_is_packed_to_the_bytes_of_the_gguf_package() -> None:
+    draw = np.random.default_rng(2)
+    values = (draw.normal(size=(64, 96)) * draw.lognormal(sigma=3, size=(64, 1))).astype(np.float32)
+    values[0, :32], values[1, :32] = 0, np.arange(-16, 16) + 0.5  # zeros, and halves to round
+    values[1, 0] = 127
+    theirs = gguf.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    packed = pack_tensor(torch.from_numpy(values), "Q8_0")
+    assert np.array_equal(packed.content.numpy(), theirs) and packed.shape == (64, 96)
+    assert torch.equal(packed.values(), theirs_of("Q8_0", theirs))

@@ -1,23 +1,20 @@
-"""Export of a model as a GGUF file, which is read back with the `gguf` package to check parity.
+"""Export of a model as a GGUF file, which is read back to check parity.
 
-The `gguf` package packs the tensors. q8_0 stores blocks of 32 values of a row as 8-bit integers with one scale in
-float16.
+q8_0 stores blocks of 32 values of a row as 8-bit integers with one scale in float16.
 """
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import tokenizers
 import torch
+from torch import Tensor
 
 from foretell.config.model import ModelConfig
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
@@ -25,14 +22,14 @@ from foretell.convert.gguf.blocks import read_floats
 from foretell.convert.gguf.files import read_gguf
 from foretell.convert.gguf.metadata import FREQUENCIES, choose_architecture, frequency_divisors, write_metadata
 from foretell.convert.gguf.vocabulary import PRE, is_composed, write_vocabulary
+from foretell.convert.gguf.write import PackedTensor, pack_tensor, write_gguf
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
-from foretell.errors import ForetellError, OutputError, UsageError
+from foretell.errors import ForetellError, OutputError
 from foretell.files import check_new, new_files, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
-from foretell.textbook.attention import Matrix
 
 # name on the command line -> llama.cpp's file type
 PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}
@@ -52,19 +49,18 @@ def export_gguf(
     """
     model.check_not_quantized("convert")
     check_new(target)
-    gguf = import_gguf()
     config = model.decoder.config
     family = choose_architecture(config, family_name)
     check_weights(family, config, model.decoder.state_dict())
     pairs = describe_file(model, family, precision)
-    tensors = pack_weights(gguf, model.decoder, family, precision)
-    written = model if precision == "f32" else unpacked_model(gguf, model, family, tensors)
+    tensors = pack_weights(model.decoder, family, precision)
+    written = model if precision == "f32" else unpacked_model(model, family, tensors)
     report_path = target.with_name(EXPORT_REPORT)
     if report_path.exists():
         report_path = target.with_name(f"{target.stem}.{EXPORT_REPORT}")
     prepare = partial(unicodedata.normalize, "NFC") if is_composed(model.tokenizer.to_json()) else str
     with new_files(target, report_path) as (file, report_file):
-        write_gguf(gguf, file, family.name, pairs, tensors)
+        write_gguf(file, family.name, pairs, tensors)
         report = {
             **report_head(family, precision),
             "pre_tokenizer": pairs[PRE],
@@ -77,18 +73,9 @@ def export_gguf(
     return report
 
 
-def import_gguf() -> ModuleType:
-    """The optional package `gguf`, or a `UsageError` with the command that installs it."""
-    try:
-        import gguf
-    except ImportError:
-        raise UsageError("gguf needs the extra 'gguf': pip install 'foretell[gguf]'") from None
-    return gguf
-
-
-def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -> list[str]:
+def notes(model: LanguageModel, tensors: Mapping[str, PackedTensor], precision: str) -> list[str]:
     lines = []
-    if precision == "q8_0" and (wider := [name for name, tensor in tensors.items() if tensor.precision == "f16"]):
+    if precision == "q8_0" and (wider := [name for name, tensor in tensors.items() if tensor.kind == "F16"]):
         lines.append(
             f"{len(wider)} of {len(tensors)} tensors have rows whose length is not a multiple of 32: f16, not q8_0"
         )
@@ -99,22 +86,14 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
     return lines
 
 
-@dataclass(frozen=True)
-class Packed:
-    precision: str
-    content: np.ndarray[Any, Any]
-
-
-def pack_weights(gguf: ModuleType, decoder: Decoder, family: Family, precision: str) -> dict[str, Packed]:
+def pack_weights(decoder: Decoder, family: Family, precision: str) -> dict[str, PackedTensor]:
     weights = {path: weight.detach().to("cpu", torch.float32) for path, weight in decoder.named_parameters()}
-    packed = {}
-    for name, tensor in iter_theirs(family, decoder.config, weights):
-        kind = precision_of(name, tuple(tensor.shape), precision)
-        packed[name] = Packed(kind, pack(gguf, name, tensor.numpy(), kind))
+    packed = {
+        name: pack(name, tensor, precision_of(name, tuple(tensor.shape), precision).upper())
+        for name, tensor in iter_theirs(family, decoder.config, weights)
+    }
     divisors = frequency_divisors(decoder.config)
-    if divisors is not None:
-        packed[FREQUENCIES] = Packed("f32", divisors)
-    return packed
+    return packed if divisors is None else {**packed, FREQUENCIES: PackedTensor("F32", torch.from_numpy(divisors))}
 
 
 def precision_of(name: str, shape: tuple[int, ...], wanted: str) -> str:
@@ -124,29 +103,18 @@ def precision_of(name: str, shape: tuple[int, ...], wanted: str) -> str:
     return "f16" if wanted == "q8_0" and shape[-1] % BLOCK else wanted
 
 
-def pack(gguf: ModuleType, name: str, array: Matrix, precision: str) -> np.ndarray[Any, Any]:
+def pack(name: str, tensor: Tensor, kind: str) -> PackedTensor:
     """The packed values of a tensor; overflow is an `OutputError`."""
-    kind = gguf.GGMLQuantizationType[precision.upper()]
-    with np.errstate(over="ignore", invalid="ignore"):
-        packed = gguf.quantize(array, kind)
-        if not np.isfinite(gguf.dequantize(packed, kind)).all():
-            raise OutputError(f"'{name}' holds values that are not finite in {precision}; give another dtype")
+    packed = pack_tensor(tensor, kind)
+    if not packed.values().isfinite().all():
+        raise OutputError(f"'{name}' holds values that are not finite in {kind.lower()}; give another dtype")
     return packed
 
 
-def unpacked_model(
-    gguf: ModuleType, model: LanguageModel, family: Family, packed: Mapping[str, Packed]
-) -> LanguageModel:
+def unpacked_model(model: LanguageModel, family: Family, packed: Mapping[str, PackedTensor]) -> LanguageModel:
     """The model with the values of the packed tensors, in float32."""
-
-    def read(name: str) -> torch.Tensor:
-        tensor = packed[name]
-        return torch.from_numpy(
-            np.array(gguf.dequantize(tensor.content, gguf.GGMLQuantizationType[tensor.precision.upper()]))
-        )
-
-    decoder = decoder_with_weights(model.decoder.config, dict(iter_ours(family, model.decoder.config, read)))
-    return LanguageModel(decoder.eval(), model.tokenizer, model.name)
+    weights = dict(iter_ours(family, model.decoder.config, lambda name: packed[name].values()))
+    return LanguageModel(decoder_with_weights(model.decoder.config, weights).eval(), model.tokenizer, model.name)
 
 
 def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[str, Any]:
@@ -159,30 +127,6 @@ def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[
         **write_metadata(family, config),
         **write_vocabulary(model.tokenizer, config.vocab_size),
     }
-
-
-def write_gguf(
-    gguf: ModuleType, path: Path, architecture: str, pairs: Mapping[str, Any], tensors: Mapping[str, Packed]
-) -> None:
-    """Write the file. Raises `OSError`."""
-    writer = gguf.GGUFWriter(path, architecture)
-    add: dict[type, Callable[[str, Any], None]] = {
-        bool: writer.add_bool,
-        int: writer.add_uint32,
-        float: writer.add_float32,
-        str: writer.add_string,
-        list: writer.add_array,
-    }
-    try:
-        for key, value in pairs.items():
-            add[type(value)](key, value)
-        for name, tensor in tensors.items():
-            writer.add_tensor(name, tensor.content, raw_dtype=gguf.GGMLQuantizationType[tensor.precision.upper()])
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-    finally:
-        writer.close()
 
 
 def read_back(path: Path) -> ReadBack:
