@@ -6,6 +6,7 @@ entry in `ARCHITECTURES`, or in `READABLE` if it is not written. Absent fields h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -189,7 +190,7 @@ def read_metadata(
             f"its architecture is {str(name)[:40]!r}, which foretell cannot read; known: {', '.join(READABLE)}"
         )
     family, prefix = READABLE[name], f"{name}."
-    given = {key.removeprefix(prefix): value for key, value in pairs.items() if key.startswith(prefix)}
+    given = {key.removeprefix(prefix): decimal(value) for key, value in pairs.items() if key.startswith(prefix)}
     values = {**defaults(given, tensors), **given}
     if values["attention.key_length"] != values["attention.value_length"]:
         raise ConfigError("attention.key_length and attention.value_length differ")
@@ -201,6 +202,14 @@ def read_metadata(
     check_divisors(config, divisors)
     unknown = [key for key in given if not is_read(family, key) and key not in (*ROPE_FIELDS, *HARMLESS)]
     return family, config, [f"{prefix}{key} = {str(given[key])[:40]} is unknown and was not used" for key in unknown]
+
+
+def decimal(value: Any) -> Any:
+    """The shortest decimal that is the same float32: 1e-05, not 9.999999747378752e-06; other values as they are."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    candidates = (float(f"{value:.{digits}g}") for digits in range(6, 10))  # 9 digits determine a float32
+    return next((each for each in candidates if np.float32(each) == np.float32(value)), value)
 
 
 def is_read(family: Family, name: str) -> bool:
