@@ -124,6 +124,7 @@ def read_description(argument: str, verify: bool = False) -> StoredModel | Huggi
 
     None for a LoRA adapter, and for updates or an encoder inside the model.
     """
+    from foretell.convert.gguf.files import read_gguf
     from foretell.convert.huggingface_files import read_directory
     from foretell.files import ADAPTER_CONFIG
     from foretell.finding import check_files, find_model
@@ -133,7 +134,10 @@ def read_description(argument: str, verify: bool = False) -> StoredModel | Huggi
     if (directory / ADAPTER_CONFIG).is_file():
         return None
     check_files(directory, in_full=verify)
-    stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
+    if directory.is_file():
+        stored = read_gguf(directory)
+    else:
+        stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
     for line in () if stored is None else (*stored.notes, *stored.tokenizer.notes):
         note(line)
     return stored
