@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -47,13 +46,13 @@ class ChatTask(Task):
     """Training on the answers of conversations, which are packed into rows.
 
     tuned: the model; its tokenizer has the template and the template's tokens, and it may have adapters. digest: the
-    digest of the file with the tokenized conversations. about: entries of run.json besides the configuration.
+    digest of the file with the tokenized conversations.
     """
 
     material = CHATS
 
-    def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
-        self.config, self.data, self.tuned, self.digest, self.about = config, data, tuned, digest, about
+    def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str):
+        self.config, self.data, self.tuned, self.digest = config, data, tuned, digest
         self.tokenizer, self.decoder = tuned.tokenizer, tuned.decoder
         self.model = tuned.decoder
         self.objective = Objective(tuned.decoder, label_smoothing=config.training.label_smoothing)

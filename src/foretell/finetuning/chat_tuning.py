@@ -32,6 +32,7 @@ from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_recipe
 from foretell.session.fit import Footprint
@@ -107,9 +108,9 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
             sync(path)
         return TokenizedChats(chats, template.name, tokenizer, sha256(run.tokens / CHATS))
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> TokenizedChats:
-        digest, tokenizer = record["conversations"], load_tokenizer(run.tokens / TOKENIZER_FILE)
-        return TokenizedChats(ChatData.load(run.tokens, digest), record["template"], tokenizer, digest)
+    def reopen(self, run: Run, record: RunRecord) -> TokenizedChats:
+        digest, tokenizer = record.task["conversations"], load_tokenizer(run.tokens / TOKENIZER_FILE)
+        return TokenizedChats(ChatData.load(run.tokens, digest), record.task["template"], tokenizer, digest)
 
     def configure(self, data: TokenizedChats, steps: int | None = None) -> ChatConfig:
         """Steps for the epochs, evenly spaced evaluations and samples, and the user's settings."""
@@ -150,11 +151,9 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         decoder = with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
         return with_updates(LanguageModel(decoder, data.tokenizer), config.lora, config.training.seed)
 
-    def make_task(
-        self, config: ChatConfig, data: TokenizedChats, model: LanguageModel, about: dict[str, Any]
-    ) -> ChatTask:
+    def make_task(self, config: ChatConfig, data: TokenizedChats, model: LanguageModel) -> ChatTask:
         tuned = replace(model, tokenizer=data.tokenizer)
-        return ChatTask(config, data.chats, tuned, data.digest, about)
+        return ChatTask(config, data.chats, tuned, data.digest)
 
     def describe(self, task: ChatTask) -> list[str]:
         train, held_out, training = task.train, task.held_out, task.config.training
@@ -165,8 +164,8 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
             f"held out {held_out.answer_tokens:,}",
             f"rows        {len(train):,} of {train.length} tokens, {train.share_of_padding:.0%} padding; read "
             f"{epochs:.1f} times",
-            *task.about["reasons"],
-            f"model       {task.about['size']}, {count_parameters(task.config.model):,} parameters",
+            *task.record.reasons,
+            f"model       {task.record.size}, {count_parameters(task.config.model):,} parameters",
             describe_recipe(training, f"{training.steps:,} steps of {training.batch_size:,} rows"),
         ]
 
