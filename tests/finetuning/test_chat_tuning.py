@@ -82,8 +82,8 @@ def test_a_training_of_a_given_time_ends_after_its_epochs(small, chats, tmp_path
     training = {"training": {"batch_size": 4}}
     session = tune(request(small, chats, tmp_path / "run", minutes=2.0, overrides=training))
     assert math.ceil(DEFAULT_EPOCHS * len(session.task.train) / 4) < FEWEST_STEPS
-    assert session.progress.step == session.task.about["most_steps"] == FEWEST_STEPS
-    assert "more would mostly memorise the data" in session.task.about["reasons"][0]
+    assert session.progress.step == session.task.record.most_steps == FEWEST_STEPS
+    assert "more would mostly memorise the data" in session.task.record.reasons[0]
 
 
 def test_an_answer_that_does_not_end_is_marked_as_cut(small, tmp_path):
@@ -160,9 +160,9 @@ def test_a_tuned_model_answers_with_its_template(tuned):
 
 def test_the_record_names_model_template_and_data(tuned, small, chats):
     record = tuned.run.record()
-    assert record["from"]["weights_sha256"] == small.digest
-    assert (record["template"], record["data"], record["verb"]) == ("chatml", [str(chats)], "finetune --task chat")
-    assert record["config"]["model"]["vocab_size"] == small.config.vocab_size + 2
+    assert record.start.weights_sha256 == small.digest
+    assert (record.task["template"], record.data, record.verb) == ("chatml", [str(chats)], "finetune --task chat")
+    assert record.config["model"]["vocab_size"] == small.config.vocab_size + 2
 
 
 def test_samples_are_questions_held_out_with_answers(tuned):

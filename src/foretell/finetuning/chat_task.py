@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -48,14 +47,13 @@ class ChatConfig(Section):
 class ChatTask(Task):
     """Training on the answers of conversations.
 
-    tuned: the model; its tokenizer has the template and the template's tokens, and it may have adapters. about: entries
-    of run.json besides the configuration.
+    tuned: the model; its tokenizer has the template and the template's tokens, and it may have adapters.
     """
 
     material = CHATS
 
-    def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, about: dict[str, Any]):
-        self.config, self.data, self.tuned, self.about = config, data, tuned, about
+    def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel):
+        self.config, self.data, self.tuned = config, data, tuned
         self.tokenizer, self.decoder = tuned.tokenizer, tuned.decoder
         self.model = tuned.decoder
         self.objective = Objective(tuned.decoder, label_smoothing=config.training.label_smoothing)

@@ -23,6 +23,7 @@ from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_recipe
 from foretell.session.fit import Footprint
@@ -95,14 +96,14 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         sync(run.tokens / TOKENIZER_FILE)
         return TokenizedChats(ChatData.write(run.tokens, tokenizer, train, held_out), template.name, tokenizer)
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> TokenizedChats:
+    def reopen(self, run: Run, record: RunRecord) -> TokenizedChats:
         tokenizer = load_tokenizer(run.tokens / TOKENIZER_FILE)
         chats = ChatData.open(run.tokens, tokenizer)
-        if chats.digest != record["conversations"]:
+        if chats.digest != record.task["conversations"]:
             raise CheckpointError(
                 f"{run.tokens} is not as it was written; restore it, or start again with another --out"
             )
-        return TokenizedChats(chats, record["template"], tokenizer)
+        return TokenizedChats(chats, record.task["template"], tokenizer)
 
     def configure(self, data: TokenizedChats, steps: int | None = None) -> ChatConfig:
         """Steps for the epochs, evenly spaced evaluations and samples, and the user's settings."""
@@ -142,11 +143,9 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         decoder = with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
         return with_updates(LanguageModel(decoder, data.tokenizer), config.lora, config.training.seed)
 
-    def make_task(
-        self, config: ChatConfig, data: TokenizedChats, model: LanguageModel, about: dict[str, Any]
-    ) -> ChatTask:
+    def make_task(self, config: ChatConfig, data: TokenizedChats, model: LanguageModel) -> ChatTask:
         tuned = replace(model, tokenizer=data.tokenizer)
-        return ChatTask(config, data.chats, tuned, about)
+        return ChatTask(config, data.chats, tuned)
 
     def describe(self, task: ChatTask) -> list[str]:
         chats, training = task.data, task.config.training
@@ -156,8 +155,8 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
             f"tokens      {len(chats.train.tokens):,}, of which {chats.train.num_targets:,} are answers and learned; "
             f"held out {chats.held_out.num_targets:,}",
             f"rows        {len(chats.train):,}, {task.train.described}; read {epochs:.1f} times",
-            *task.about["reasons"],
-            f"model       {task.about['size']}, {count_parameters(task.config.model):,} parameters",
+            *task.record.reasons,
+            f"model       {task.record.size}, {count_parameters(task.config.model):,} parameters",
             describe_recipe(training, f"{training.steps:,} steps of {training.batch_size:,} rows"),
         ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,6 +22,7 @@ from foretell.pretraining.resolve import Facts, RowFacts
 from foretell.pretraining.task import ContinuePrompt, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import arrange, check_store
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
@@ -78,7 +78,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             sync(path)
         return text
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> TokenizedText:
+    def reopen(self, run: Run, record: RunRecord) -> TokenizedText:
         text = open_tokens(run.tokens)
         if current_world().is_first:
             text.store.verify()  # training would not notice a changed id
@@ -146,8 +146,8 @@ class TextTraining(Training[TextRequest, TextTask]):
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
         return load_model(directory, device, for_training=True).decoder
 
-    def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
-        return TextTask(config, data, model, about, self.continue_prompt)
+    def make_task(self, config: Config, data: TokenizedText, model: Decoder) -> TextTask:
+        return TextTask(config, data, model, self.continue_prompt)
 
     def describe(self, task: TextTask) -> list[str]:
         """The text, the model and the recipe, with the reasons for what was chosen."""
@@ -160,13 +160,13 @@ class TextTraining(Training[TextRequest, TextTask]):
             f"vocabulary {config.model.vocab_size:,}",
             *([describe_rows(config, text)] if config.data.rows else []),
             *([NOT_HELD_OUT] if nothing_held_out else []),
-            *task.about["reasons"],
-            describe_model(task.about["size"], config.model),
+            *task.record.reasons,
+            describe_model(task.record.size, config.model),
             f"dropout     {describe_dropout(config, text)}",
             describe_recipe(config.training, f"{config.training.batch_size:,} rows per step"),
         ]
 
-    def check_resumable(self, config: Config, record: dict[str, Any], data: TokenizedText) -> None:
+    def check_resumable(self, config: Config, record: RunRecord, data: TokenizedText) -> None:
         """Refuse another tokenizer, and a family that the run's model cannot be exported to."""
         request, own = self.request, data.tokenizer.fingerprint
         request.check_exportable(config.model)
@@ -174,8 +174,8 @@ class TextTraining(Training[TextRequest, TextTask]):
         if given is not None and given.fingerprint != own:
             raise request.changed("tokenizer", own, given.fingerprint)
 
-    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        return ["train", *record["data"], "--start-from", run]
+    def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
+        return ["train", *record.data, "--start-from", run]
 
 
 def describe_rows(config: Config, text: TokenizedText) -> str:

@@ -164,7 +164,7 @@ class Replay:
 @torch.inference_mode()
 def replay(run: Run, step: int, model: LanguageModel) -> Replay:
     """The batch of a training step, 1 to the last, with a model's loss at every target."""
-    config = make_section(Config, run.record()["config"], str(run.directory / RUN))
+    config = make_section(Config, run.record().config, str(run.directory / RUN))
     if not 1 <= step <= config.training.steps:
         raise UsageError(f"{run.directory} has steps 1 to {config.training.steps:,}, not {step:,}")
     text = open_tokens(run.tokens, model.tokenizer)
