@@ -17,8 +17,8 @@ from foretell.config.section import check_known
 from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
-from foretell.convert.gguf_export import PRECISIONS, export_gguf
-from foretell.convert.gguf_metadata import ARCHITECTURES
+from foretell.convert.gguf.export import PRECISIONS, export_gguf
+from foretell.convert.gguf.metadata import ARCHITECTURES
 from foretell.convert.huggingface_files import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.device import WEIGHT_DTYPES, dtype_name

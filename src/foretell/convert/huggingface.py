@@ -32,7 +32,9 @@ def load_huggingface(
 
 
 def stored_dtype(directory: Path) -> torch.dtype:
-    """The precision of the directory's weights; float32 if they differ."""
+    """The precision of the directory's weights; float32 if they differ, and for a GGUF file."""
+    if directory.is_file():
+        return torch.float32
     dtypes = {FLOATS[tensor.dtype] for tensor in find_tensors(directory).values() if tensor.dtype in FLOATS}
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 

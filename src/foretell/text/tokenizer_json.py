@@ -80,6 +80,14 @@ QWEN2_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3_PATTERN = QWEN2_PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_CASED = (  # a word ends before a capital letter
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+    r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+TEKKEN_PATTERN = _CASED % ("", "", "")  # mistralai/Mistral-Nemo-Base-2407
+GPT4O_PATTERN = _CASED % (_CONTRACTION, _CONTRACTION, "{1,3}")  # microsoft/Phi-4-mini-instruct
 
 EVERY_CHARACTER: TokenizerJson = {
     "type": "Split",
@@ -154,13 +162,30 @@ def openai_gpt_json(vocabulary: dict[str, int], merges: Sequence[Any]) -> Tokeni
     return {**content, "normalizer": {"type": "BertNormalizer", **bert}}
 
 
+def sentencepiece_json(
+    vocabulary: dict[str, int], merges: Sequence[Any], unknown: str | None, has_prefix: bool
+) -> TokenizerJson:
+    """SentencePiece's BPE over whole texts, with bytes for unknown characters; a blank goes before a text, or not."""
+    blank, replace = "▁", {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges), "unk_token": unknown, "fuse_unk": True}
+    steps = [{"type": "Prepend", "prepend": blank}, replace] if has_prefix else [replace]
+    decoders: list[TokenizerJson] = [
+        {"type": "Replace", "pattern": {"String": blank}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if has_prefix else []
+    content = _tokenizer_json({**model, "byte_fallback": True}, (), None, {"type": "Sequence", "decoders": decoders})
+    return {**content, "normalizer": {"type": "Sequence", "normalizers": steps}}
+
+
 def special_token(name: str, token_id: int) -> TokenizerJson:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": token_id, "content": name, **flags, "special": True}
 
 
 def _tokenizer_json(
-    model: TokenizerJson, special: Sequence[str], split: TokenizerJson, decoder: TokenizerJson | None
+    model: TokenizerJson, special: Sequence[str], split: TokenizerJson | None, decoder: TokenizerJson | None
 ) -> TokenizerJson:
     added = [special_token(name, model["vocab"][name]) for name in special]
     return {"version": "1.0", "added_tokens": added, "pre_tokenizer": split, "decoder": decoder, "model": model}
