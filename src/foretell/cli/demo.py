@@ -52,7 +52,7 @@ def demo(
 
     console = Console(highlight=False, emoji=False, markup=False)
     title(console, "foretell", "a small GPT learns to write, on this machine, from nothing")
-    from foretell.cli.training import default_out
+    from foretell.cli.training_verbs import default_out
     from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
     from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.pretrain import TextTraining

@@ -11,7 +11,7 @@ from foretell.cli import arguments
 from foretell.cli.command_line import BY_TASK
 from foretell.cli.terminal import report, results
 from foretell.cli.train import run_prompt, show_row
-from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, show_run, train_and_report
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError, expanded, shell_words
 from foretell.finetuning.kinds import KINDS, HeadFields

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, open_model, print_json, report, results, write
-from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import DataError, UsageError, counted, did_you_mean, shell_words
 from foretell.typesetting.text import shorten
 

@@ -20,7 +20,7 @@ from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.help import HelpInColumns
 from foretell.cli.path_arguments import prepare_paths
 from foretell.cli.terminal import fail, library_notes_on_stderr
-from foretell.cli.training import TrainingOptions
+from foretell.cli.training_verbs import TrainingOptions
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_signal, hangup_signals
 

@@ -41,7 +41,7 @@ def plan(
     Figures are ranges. The time follows from a measurement of this machine, or
     from the share of the peak that a training reached on a GPU.
     """
-    from foretell.cli.training import check_tables
+    from foretell.cli.training_verbs import check_tables
     from foretell.config.section import check_known
     from foretell.pretraining.plan import plan as make_plan
 

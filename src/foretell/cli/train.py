@@ -19,7 +19,7 @@ from rich.text import Text
 from foretell.cli import arguments
 from foretell.cli.command_line import sections
 from foretell.cli.terminal import open_model, print_json, results
-from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError, shell_words
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def show_row(console: Console, row: ReplayedRow) -> None:
         above, below = Text(), Text()
         for token in line:
             width = cell_width(token)
-            shown = one_line(token.text)
+            shown = _visible(token.text)
             above.append(shown, style=surprise_style(token.loss)).append(" " * (width - cell_len(shown)))
             below.append(f"{format_loss(token):<{width}}", style="dim")
         above.rstrip()
@@ -282,7 +282,7 @@ def lines_of(tokens: list[ReplayedToken]) -> Iterator[list[ReplayedToken]]:
     yield line
 
 
-def one_line(text: str) -> str:
+def _visible(text: str) -> str:
     """A token on one line, with visible spaces and line ends."""
     shown = text.replace("\n", "⏎").replace(" ", "·")
     return "".join(letter if letter.isprintable() else "�" for letter in shown)[: COLUMNS - 1]
@@ -303,4 +303,4 @@ def surprise_style(nats: float | None) -> str:
 
 def cell_width(token: ReplayedToken) -> int:
     """Columns for a token and its loss, with one column between neighbours."""
-    return max(cell_len(one_line(token.text)), len(format_loss(token))) + 1
+    return max(cell_len(_visible(token.text)), len(format_loss(token))) + 1

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
-from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError, expanded, shell_words
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from foretell.typesetting.text import shorten
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"
 SHOWN = 20  # labels shown per prediction
-WHOLE = re.compile(r"([+-]?\d+)\.0+")
+WHOLE_WITH_POINT = re.compile(r"([+-]?\d+)\.0+")
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def whole(label: str) -> str:
 
     pandas writes whole numbers with a fraction in a column where one is missing, and True where JSON has true.
     """
-    match = WHOLE.fullmatch(label)
+    match = WHOLE_WITH_POINT.fullmatch(label)
     if match is None:
         return label.lower() if label.lower() in ("true", "false") else label
     return match[1]

@@ -18,7 +18,7 @@ from foretell.data.table import INDEX
 from foretell.errors import DataError, did_you_mean
 from foretell.forecasting.date_format import is_compact, is_time
 
-WHOLE = re.compile(r"\d{1,9}")
+DIGITS = re.compile(r"\d{1,9}")
 CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?( ?[AP]M)?")  # a time of day
 DATED = re.compile(r"(.*[^\w.])?(1[5-9]|2[01])\d\d(\W.*)?|\d+[./-]\d+[./-]\d+.*|[A-Z][a-z]{2}[- ]\d\d")
 MISSING = frozenset(("", "na", "nan", "null", "none", "n/a", "#n/a", "nat", "<na>", "."))
@@ -194,7 +194,7 @@ def with_header(rows: TableRows, name: str, date_format: str | None) -> SeriesTa
 
 def is_counting(cells: Sequence[str]) -> bool:
     """True for whole numbers with equal steps, such as years."""
-    if not all(map(WHOLE.fullmatch, cells)):
+    if not all(map(DIGITS.fullmatch, cells)):
         return False
     steps = set(np.diff([int(cell) for cell in cells]).tolist())
     return len(steps) <= 1 and min(steps, default=1) > 0
@@ -257,7 +257,7 @@ def is_row_count(table: SeriesTable, index: int) -> bool:
     name, cells = table.names[index], table.column(index)
     if len(table.names) == 1 or not INDEX.fullmatch(name):
         return False
-    return is_counting(cells) or (name.startswith("__") and all(map(WHOLE.fullmatch, cells)))
+    return is_counting(cells) or (name.startswith("__") and all(map(DIGITS.fullmatch, cells)))
 
 
 def find_id(table: SeriesTable, time: int | None, others: list[int], hints: FormatHints) -> int | None:
