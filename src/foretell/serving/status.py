@@ -103,8 +103,9 @@ class Numbers(Collector):
 
     def collect(self):
         engine = self.server.engine
-        running = sum(len(scheduler.running) for scheduler in engine.schedulers)
-        waiting = sum(len(scheduler.waiting) for scheduler in engine.schedulers)
+        schedulers = [each for served in self.server.models for each in (served.scheduler, served.reader)]
+        running = sum(len(scheduler.running) for scheduler in schedulers)
+        waiting = sum(len(scheduler.waiting) for scheduler in schedulers)
         for name, text, value in (
             ("requests", "Requests that are answered now", self.server.num_requests),
             ("sequences_running", "Sequences that are read or written now", running),
