@@ -98,7 +98,9 @@ def test_texts_keep_half_of_the_time_next_to_any_number_of_calls(clock, run_call
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
-def test_a_text_keeps_half_of_the_time_next_to_many_texts_that_are_only_read(clock, toy_model, run_async, max_tokens):
+def test_a_text_keeps_half_of_the_time_next_to_many_that_are_only_read(
+    clock, toy_model, run_async, monkeypatch, max_tokens
+):
     served = serve_model("toy", foretell.load(toy_model), ModelSettings(memory=10**8))
 
     def timed(scheduler, seconds):
@@ -130,7 +132,7 @@ def test_a_text_keeps_half_of_the_time_next_to_many_texts_that_are_only_read(clo
         engine.stop()
 
     ends = {served.scheduler: [], served.reader: []}
-    served.reader.pace.room = lambda *_: 8
+    monkeypatch.setattr(served.reader.pace, "room", lambda *_: 8)
     timed(served.scheduler, 0.01)
     timed(served.reader, 0.02)
     run_async(ask())
