@@ -137,7 +137,6 @@ def attention_section(traced: PagePass, layer: int, first_query: int) -> PackedS
 PLAIN = " !\"$'()*+,-./:;=>?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
 
 FOLDER = files("foretell.insight.page").joinpath("assets")
-LIVE = "live/"  # the folder of modules for the live page only
 MARK = re.compile(r"{{(\w+)}}")
 
 
@@ -156,20 +155,6 @@ start();
 </script>
 {holders(contents.rest)}"""
     return document(printable(heading_of(traced.page.model.name)), head, data)
-
-
-def live_files() -> dict[str, str]:
-    """The document of the live page, and its style and scripts by path under `page/`.
-
-    The document lists all scripts, because a browser would request each only after reading another one's imports.
-    """
-    folders = {"": FOLDER, LIVE: FOLDER.joinpath(LIVE)}
-    names = [f"{prefix}{file.name}" for prefix, folder in folders.items() for file in folder.iterdir()]
-    contents = {name: read(name) for name in names if name.endswith((".js", ".css"))}
-    scripts = [f'<link rel="modulepreload" href="page/{name}">' for name in contents if name.endswith(".js")]
-    links = ['<link rel="icon" href="data:,">', '<link rel="stylesheet" href="page/style.css">', *scripts]
-    start = '<script type="module" src="page/live/live.js"></script>'
-    return {**contents, "page.html": document("explorer", "\n".join(links), start)}
 
 
 def document(heading: str, head: str, data: str) -> str:
