@@ -322,8 +322,8 @@ def test_the_help_of_generate_names_the_defaults_of_sampling(foretell):
     text = " ".join(foretell("generate", "--help").out.split())
     defaults = SamplingConfig()
     for value in (defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.seed):
-        assert f"default: {value:g}." in text
-    assert f"default: {DEFAULT_TOKENS}, or what still fits" in text
+        assert f"(default: {value:g})." in text
+    assert f"(default: {DEFAULT_TOKENS}, or what still fits)." in text
 
 
 def test_a_stop_string_ends_the_text_before_it(foretell, trained):

@@ -76,12 +76,12 @@ def convert(
     family: Annotated[
         str | None,
         Parameter(
-            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi (gguf: gpt2, llama, "
-            "qwen2, qwen3); default: what fits."
+            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi; for gguf gpt2, llama, "
+            "qwen2, qwen3 (default: what fits)."
         ),
     ] = None,
     dtype: Annotated[
-        str | None, Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE.")
+        str | None, Parameter(help="float32, float16 or bfloat16; gguf: f32, f16 or q8_0 (default: as in SOURCE).")
     ] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
@@ -177,8 +177,8 @@ def push(
     *,
     update: Annotated[bool, Parameter(help="Add a commit to an existing repository.")] = False,
     private: Annotated[bool, Parameter(help="Make a new repository private.")] = False,
-    family: Annotated[str | None, Parameter(help="As in convert --to huggingface; default: what fits.")] = None,
-    dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.")] = None,
+    family: Annotated[str | None, Parameter(help="Family as in convert --to huggingface (default: what fits).")] = None,
+    dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16 (default: as in SOURCE).")] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:

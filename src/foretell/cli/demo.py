@@ -28,10 +28,11 @@ EXCERPT_LINES = 5
 def demo(
     *,
     minutes: Annotated[
-        float | None, Parameter(help=f"How long to train, {TRAINING_MINUTES} by default; the rest takes half a minute.")
+        float | None,
+        Parameter(help=f"Minutes of training (default: {TRAINING_MINUTES}); the rest takes half a minute."),
     ] = None,
-    out: Annotated[arguments.Output, Parameter(help="The run's folder; default: runs/demo.")] = None,
-    files: Annotated[bool, Parameter(help="Train nothing: write the files of the README's examples here.")] = False,
+    out: Annotated[arguments.Output, Parameter(help="The run's folder (default: runs/demo).")] = None,
+    files: Annotated[bool, Parameter(help="Write the files of the README's examples here, without training.")] = False,
 ) -> None:
     """The first five minutes: train a small decoder, watch it learn, ask it.
 

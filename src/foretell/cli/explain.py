@@ -56,7 +56,7 @@ class Questions:
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
     ] = None
     at: Annotated[
-        int | None, number("After this token, 0 being the first (default: the last).", allow_leading_hyphen=True)
+        int | None, number("Ask after this token, counted from 0 (default: the last).", allow_leading_hyphen=True)
     ] = None
     layer: Annotated[int | None, number("With --heads: the pattern of each head of this layer.")] = None
 
@@ -248,7 +248,7 @@ def explain(
 
 
 SourceText = Annotated[str | None, Parameter(help="The sentence to translate.")]
-Target = Annotated[str | None, Parameter(help="The translation to look at; default: the model's own.")]
+Target = Annotated[str | None, Parameter(help="The translation to look at (default: the model's own).")]
 
 
 def explain_translation(
@@ -288,7 +288,7 @@ def explain_forecast(
     data: SeriesFile,
     /,
     *,
-    spans: Annotated[int | None, arguments.whole("At most this many spans, of equal length; default: 12.")] = None,
+    spans: Annotated[int | None, arguments.whole("The largest number of spans, of equal length (default: 12).")] = None,
     context: Context = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
     json: arguments.Json = False,

@@ -36,10 +36,10 @@ def info(
     /,
     *,
     machine: Annotated[
-        bool, Parameter(help="Versions, processor and installed extras instead, for a bug report.")
+        bool, Parameter(help="Print versions, processor and installed extras, for a bug report.")
     ] = False,
-    names: Annotated[bool, Parameter(help="Also list the modules, and the values to trace and explain.")] = False,
-    kernels: Annotated[bool, Parameter(help="Also list the kernels that generation uses on this machine.")] = False,
+    names: Annotated[bool, Parameter(help="List the modules, and the values to trace and explain.")] = False,
+    kernels: Annotated[bool, Parameter(help="List the kernels that generation uses on this machine.")] = False,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:

@@ -41,25 +41,25 @@ INDENT, COLUMNS = 6, 80
 
 def train(
     *data: arguments.Data,
-    size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ...; default: chosen.")] = None,
+    size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ... (default: chosen).")] = None,
     start_from: Annotated[
         str | None, Parameter(help="Continue from this MODEL: its weights, shape and tokenizer.")
     ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
-    kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
+    kind: Annotated[str | None, Parameter(help="Make a tokenizer: bpe, bytes, characters or words.")] = None,
     start_token: Annotated[
         str | None, Parameter(help="Put this special token before every text; it may be the end token.")
     ] = None,
     special: arguments.Special = None,
     fields: arguments.Fields = arguments.ALL_TEXTS,
     loss_on: Annotated[
-        Literal["all", "answer"] | None, Parameter(help="The tokens to learn; default: the answer if there is one.")
+        Literal["all", "answer"] | None, Parameter(help="The tokens to learn (default: the answer if there is one).")
     ] = None,
     workers: Annotated[
         int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")
     ] = None,
     strict: Annotated[
-        bool, Parameter(help="Refuse a folder with a file that cannot be read; default: leave it out.")
+        bool, Parameter(help="Refuse a folder with a file that cannot be read (default: leave it out).")
     ] = False,
     sample_prompt: Annotated[
         list[str] | None, Parameter(help="A text to continue during training; may be repeated.")
@@ -68,7 +68,7 @@ def train(
         str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.")
     ] = None,
     options: Options = DEFAULTS,
-    show_batch: Annotated[int | None, arguments.whole("Train nothing: the batch of this step of run OUT.")] = None,
+    show_batch: Annotated[int | None, arguments.whole("Only print the batch of this step of run OUT.")] = None,
     json: arguments.Json = False,
     help_config: Annotated[bool, Parameter(help="Show all fields of the configuration.")] = False,
 ) -> None:

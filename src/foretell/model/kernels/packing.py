@@ -193,19 +193,21 @@ def prepare(matrix, x, prepared, rows, is_narrow, first, last):
     if matrix.bits >= 16:
         split_planes(x, prepared, P, rows, K, first, last)
     elif P > 0:
-        round_planes(x, prepared, scales, P, matrix.plane_bytes, rows, K, chunk_of(matrix.group), first, last)
+        round_planes(matrix, x, prepared, rows, is_narrow, first, last)
     if matrix.bits == 4:
         sums = sums_of(scales, matrix.group, matrix.inputs, rows, P)
         sum_groups(x, K, matrix.group, sums, matrix.inputs // matrix.group, first, last)
 
 
 @compiled
-def round_planes(x, planes, scales, P, size, rows, K, chunk, first, last):
+def round_planes(matrix, x, planes, rows, is_narrow, first, last):
     """Planes (rows, P, K) of integers, scales (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
 
-    `size` is the bytes per integer. A chunk that is not finite has the scale NaN. An offset is -128 times the sum of a
-    plane's integers; it corrects their products with weights that are 128 too large.
+    A chunk that is not finite has the scale NaN. An offset is -128 times the sum of a plane's integers; it corrects
+    their products with weights that are 128 too large.
     """
+    K, P, chunk = padded_inputs(matrix.inputs), num_planes(matrix, is_narrow), chunk_of(matrix.group)
+    scales, size = scales_of(matrix, planes, rows, is_narrow), matrix.plane_bytes
     zero, shift, chunks = v.broadcast(0.0), v.broadcast(MAGIC), K // chunk
     to_rest, largest_rest = v.broadcast(REST), v.broadcast(LARGEST_REST)
     none, to_integer, half = v.broadcast_int(0), v.broadcast_int(-MAGIC_BITS), v.broadcast_int(128)
