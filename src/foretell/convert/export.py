@@ -36,7 +36,7 @@ from foretell.files import (
 )
 from foretell.language_model import LanguageModel, check_model
 from foretell.manifest import EXPORT_REPORT, describe_files
-from foretell.model.init import decoder_with_weights
+from foretell.model.init import empty_decoder, fill_decoder
 from foretell.safetensors_files import save_tensors
 from foretell.text import Tokenizer
 from foretell.textbook.attention import Matrix
@@ -82,7 +82,9 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
             raise OutputError(f"'{path}' holds values that are not finite in {name}; give another dtype")
     if dtype == torch.float32:
         return model
-    decoder = decoder_with_weights(model.decoder.config, {path: weight.float() for path, weight in weights.items()})
+    decoder = fill_decoder(
+        empty_decoder(model.decoder.config), {path: weight.float() for path, weight in weights.items()}
+    )
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)
 
 

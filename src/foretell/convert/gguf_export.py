@@ -28,7 +28,7 @@ from foretell.files import check_new, new_files, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
-from foretell.model.init import decoder_with_weights
+from foretell.model.init import empty_decoder, fill_decoder
 from foretell.textbook.attention import Matrix
 
 # name on the command line -> llama.cpp's file type
@@ -142,7 +142,7 @@ def unpacked_model(
             np.array(gguf.dequantize(tensor.content, gguf.GGMLQuantizationType[tensor.precision.upper()]))
         )
 
-    decoder = decoder_with_weights(model.decoder.config, dict(iter_ours(family, model.decoder.config, read)))
+    decoder = fill_decoder(empty_decoder(model.decoder.config), dict(iter_ours(family, model.decoder.config, read)))
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)
 
 

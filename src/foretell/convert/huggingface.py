@@ -11,7 +11,7 @@ from foretell.convert.family import Family, iter_ours
 from foretell.convert.huggingface_files import find_tensors, read_directory
 from foretell.errors import CheckpointError
 from foretell.language_model import LanguageModel
-from foretell.model.init import decoder_with_weights
+from foretell.model.init import empty_decoder, fill_decoder
 from foretell.safetensors_files import FLOATS, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor
 
@@ -27,7 +27,7 @@ def load_huggingface(
     ours = iter_ours(files.family, config, lambda name: read_tensor(files.tensors[name], dtype))
     weights = {path: tensor.to(device) for path, tensor in ours}
     check_finite(weights, directory)
-    decoder = decoder_with_weights(config, weights)
+    decoder = fill_decoder(empty_decoder(config), weights)
     return LanguageModel(decoder.eval(), files.tokenizer, name, files.notes)
 
 

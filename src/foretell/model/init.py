@@ -37,13 +37,8 @@ def empty_decoder(config: ModelConfig) -> Decoder:
         return Decoder(config)
 
 
-def decoder_with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Decoder:
-    """A decoder with these weights, all of one dtype and device, and the kernels that suit them."""
-    return fill_decoder(empty_decoder(config), weights)
-
-
 def fill_decoder(decoder: Decoder, weights: Mapping[str, Tensor]) -> Decoder:
-    """Put weights into a decoder from the meta device, choose its kernels, and return it."""
+    """Put weights, all of one dtype and device, into an empty decoder, choose its kernels, and return it."""
     decoder.load_state_dict(dict(weights), assign=True)
     choose_kernels(decoder, Use(decoder.device, decoder.dtype, decoder.config.context_length))
     return decoder

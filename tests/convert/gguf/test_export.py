@@ -17,9 +17,10 @@ from foretell.convert import parity
 from foretell.convert.gguf_export import PRECISIONS, Packed, export_gguf, read_gguf, write_gguf
 from foretell.convert.gguf_metadata import choose_architecture, write_vocabulary
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
-from foretell.language_model import LanguageModel, save_model
+from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT
 from foretell.model.presets import SIZES, preset_config
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import Tokenizer, tokenizer_json, train_tokenizer
 
 gguf = pytest.importorskip("gguf", reason="the extra `gguf` is not installed")
