@@ -29,7 +29,7 @@ from processes import cpu_seconds
 from rich.console import Console
 
 from foretell.convert.export import export_huggingface
-from foretell.convert.gguf_export import export_gguf
+from foretell.convert.gguf.export import export_gguf
 from foretell.installation import version_of
 from foretell.loading import load
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foretell.config.model import ModelConfig
 from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder, fill_decoder
+from foretell.model.init import decoder_with_weights
 
 HEADER = struct.Struct("<7i")  # width, feed-forward width, layers, heads, key heads, vocabulary, context
 
@@ -58,7 +58,7 @@ def read_llama2c(path: Path) -> Decoder:
         weight = values[start : start + count].view(shape)
         weights[key] = halves(weight, D // H) if key.endswith(("query.weight", "key.weight")) else weight.clone()
         start += count
-    return fill_decoder(empty_decoder(config), weights).eval()
+    return decoder_with_weights(config, weights).eval()
 
 
 def halves(weight: Tensor, E: int) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 from measure import Clock
 
 from foretell.convert.family import iter_theirs
-from foretell.convert.gguf_export import Packed, pack, write_gguf
-from foretell.convert.gguf_metadata import choose_architecture, write_metadata
+from foretell.convert.gguf.export import Packed, pack, write_gguf
+from foretell.convert.gguf.metadata import choose_architecture, write_metadata
 from foretell.model.decoder import Decoder
 
 llama_cpp: Any = importlib.import_module("llama_cpp")  # its annotations leave out what its calls return

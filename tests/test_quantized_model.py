@@ -15,7 +15,7 @@ from foretell import LanguageModel
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.convert.export import export_huggingface
-from foretell.convert.gguf_export import export_gguf
+from foretell.convert.gguf.export import export_gguf
 from foretell.errors import CheckpointError, UsageError
 from foretell.model.init import make_decoder
 from foretell.model.quantized_linear import Scheme

@@ -336,19 +336,3 @@ def sha256(path: Path) -> str:
 def printable_name(path: str | Path) -> str:
     """A name for people and pictures; bytes that are not UTF-8, and control characters, become U+FFFD."""
     return re.sub(r"[\x00-\x1f\x7f]", "\ufffd", str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-
-
-def format_bytes(count: float) -> str:
-    """A number of bytes for people: 1.5 GB."""
-    value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{value:,.0f} {units[0]}" if value >= 100 or units[0] == "bytes" else f"{value:.1f} {units[0]}"
-
-
-def format_duration(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

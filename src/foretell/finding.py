@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from foretell.convert.gguf.header import is_gguf
 from foretell.convert.hub import NAME, PREFIX, fetch_model
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
@@ -24,13 +25,15 @@ PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 
 def find_model(argument: str) -> Path:
-    """The directory with the model's files."""
+    """The directory with the model's files, or the GGUF file that the model is."""
     argument = expanded(argument)
     name, at, which = argument.rpartition("@")
     readings = ((argument, "best"), (name, which)) if at else ((argument, "best"),)
     for candidate, checkpoint in ((home / path, which) for home in (Path(), RUNS) for path, which in readings):
         if is_run(candidate):
             return Run(candidate).at(checkpoint).directory
+        if is_gguf(candidate):
+            return candidate.resolve()  # a path from the user may be a link
         if _exists(candidate / CONFIG) or _exists(candidate / ADAPTER_CONFIG):
             if checkpoint != "best":
                 raise CheckpointError(f"{candidate} is a saved model and has no checkpoints; leave out @{checkpoint}")
@@ -65,7 +68,7 @@ def check_not_a_file(path: Path) -> None:
     folder = path.parent if path.parent != Path() else "."
     has_config = _exists(path.parent / CONFIG)
     if path.suffix == ".gguf":
-        advice = "a GGUF file, which foretell writes and does not read; name the model that it was made from"
+        advice = "not a GGUF file: it does not begin with GGUF; get it again"
     elif path.suffix in PICKLED:
         advice = f"a pickle, which can run any code when it is opened; name a folder with {WEIGHTS} of the same model"
     elif path.suffix in (".safetensors", ".json") and (has_config or is_run(path.parent)):

@@ -21,7 +21,7 @@ from foretell.errors import CheckpointError, UsageError, as_path, check_type, co
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder, log_probabilities, logit_chunks, rows_at_once
-from foretell.model.kernels.strict import strict_copy
+from foretell.model.kernels import strict_copy
 from foretell.model.quantized_linear import (
     QuantizationConfig,
     Scheme,

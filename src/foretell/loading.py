@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from foretell.convert.gguf.load import load_gguf
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
@@ -36,11 +37,11 @@ def load(
     """Load a model for inference.
 
     argument: in this order, the directory of a run, a saved model, a model in Hugging Face's layout or a LoRA adapter
-    in peft's; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best checkpoint;
-    `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's layout to apply.
-    LoRA updates are merged into the weights, or stay separate modules with `keep_adapters`. Raises CheckpointError if
-    there is no such model or it is damaged, UsageError for a device that is missing. The model's `notes` list ignored
-    content.
+    in peft's; a GGUF file; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best
+    checkpoint; `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's
+    layout to apply. LoRA updates are merged into the weights, or stay separate modules with `keep_adapters`. Raises
+    CheckpointError if there is no such model or it is damaged, UsageError for a device that is missing. The model's
+    `notes` list ignored content.
 
     The files are compared with the model's manifest or export report: weights by their size, with `verify` by their
     SHA-256. A model that has neither is not checked; `verify=True` refuses it, `verify=None` does not.
@@ -63,7 +64,9 @@ def load(
     for part in [directory] if adapter is None else [directory, as_path("adapter", adapter)]:
         check_files(part, in_full=verify)
     name, chosen_dtype = printable_name(argument), choose_inference_dtype(dtype, chosen_device)
-    if is_own(directory):
+    if directory.is_file():
+        model = load_gguf(directory, chosen_device, chosen_dtype, name=name)
+    elif is_own(directory):
         model = load_model(directory, chosen_device, chosen_dtype, name=name, keep_adapters=keep_adapters)
     else:
         model = load_huggingface(directory, chosen_device, chosen_dtype, name=name)

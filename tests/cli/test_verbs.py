@@ -24,7 +24,7 @@ from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS
 from foretell.text import train_tokenizer
-from foretell.typesetting.document import percent
+from foretell.typesetting.numbers import percent
 
 
 def test_help_of_every_verb_is_printed(foretell):

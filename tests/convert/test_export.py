@@ -24,7 +24,7 @@ from foretell.convert import export
 from foretell.convert.export import export_huggingface, write_huggingface
 from foretell.convert.families import FAMILIES, QWEN3, choose_family, find_family
 from foretell.convert.family import check_weights
-from foretell.convert.gguf_export import export_gguf
+from foretell.convert.gguf.export import export_gguf
 from foretell.convert.huggingface import load_huggingface, stored_dtype
 from foretell.errors import ConfigError, OutputError
 from foretell.language_model import LanguageModel

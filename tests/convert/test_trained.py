@@ -34,7 +34,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder, fill_decoder
+from foretell.model.init import decoder_with_weights
 from foretell.text import Tokenizer
 from foretell.text.tokenizer_json import character_json
 
@@ -52,7 +52,7 @@ def checkpoint(name: str) -> Path:
 
 
 def decoder_of(config: ModelConfig, weights: Iterator[tuple[str, Tensor]]) -> Decoder:
-    return fill_decoder(empty_decoder(config), dict(weights)).eval()
+    return decoder_with_weights(config, dict(weights)).eval()
 
 
 # --- minGPT's -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.errors import ContextLengthError
 from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder, fill_decoder
+from foretell.model.init import decoder_with_weights
 from foretell.model.init import make_decoder as new_decoder
 from tests.model.conftest import MakeDecoder
 
@@ -112,7 +112,7 @@ def reloaded(decoder: Decoder) -> Decoder:
 
 
 def filled_from_meta(decoder: Decoder) -> Decoder:
-    return fill_decoder(empty_decoder(decoder.config), decoder.state_dict())
+    return decoder_with_weights(decoder.config, decoder.state_dict())
 
 
 def moved_to_float32(decoder: Decoder) -> Decoder:

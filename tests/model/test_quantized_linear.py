@@ -11,9 +11,9 @@ from torch import nn
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.errors import ConfigError, UsageError
+from foretell.model import cpu_matmul
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import empty_decoder, make_decoder
-from foretell.model.kernels import cpu_matmul
 from foretell.model.quantized_linear import (
     EMBEDDINGS,
     LINEARS,

@@ -80,23 +80,18 @@ def warm(
     compiled in the background; `foretell warm` does it before.
     """
     decoder = open_model(model, **options.keywords()).decoder
-    from foretell.model.kernels.fast_decoder import has_numba, is_worthwhile
-
-    if not has_numba():
-        raise UsageError("kernels need numba: pip install numba")
-    if not is_worthwhile(decoder, None):
-        return print_json({"compiled": [], "ready": []}) if json else note("this model generates without kernels")
     from rich.progress import track
 
-    from foretell.model.kernels.compiling import is_compiled
-    from foretell.model.kernels.warming import compile_kernels, needed_kernels
+    from foretell.model.kernels import compile_kernels, needed_kernels
 
     needed = needed_kernels(decoder)
-    missing = [name for name in needed if not is_compiled(name)]
+    if not needed:
+        return print_json({"compiled": [], "ready": []}) if json else note("this model generates without kernels")
+    missing = [name for name, is_compiled in needed.items() if not is_compiled]
     bar = track(compile_kernels(missing), "compiling", len(missing), console=messages(), transient=True)
     compiled = list(bar)
     if json:
-        return print_json({"compiled": compiled, "ready": needed})
+        return print_json({"compiled": compiled, "ready": list(needed)})
     return write(f"{len(needed)} kernels are ready, {len(compiled)} compiled now: {'; '.join(needed)}")
 
 
@@ -124,6 +119,7 @@ def read_description(argument: str, verify: bool = False) -> StoredModel | Huggi
 
     None for a LoRA adapter, and for updates or an encoder inside the model.
     """
+    from foretell.convert.gguf.files import read_gguf
     from foretell.convert.huggingface_files import read_directory
     from foretell.files import ADAPTER_CONFIG
     from foretell.finding import check_files, find_model
@@ -133,7 +129,10 @@ def read_description(argument: str, verify: bool = False) -> StoredModel | Huggi
     if (directory / ADAPTER_CONFIG).is_file():
         return None
     check_files(directory, in_full=verify)
-    stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
+    if directory.is_file():
+        stored = read_gguf(directory)
+    else:
+        stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
     for line in () if stored is None else (*stored.notes, *stored.tokenizer.notes):
         note(line)
     return stored
@@ -174,7 +173,7 @@ def as_values(settings: QuantizationConfig | None) -> dict[str, Any] | None:
 
 def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
     """Path, plain class, class and precision of the modules that generation replaces on this machine."""
-    from foretell.model.kernels.fast_decoder import with_fast_kernels
+    from foretell.model.kernels import prepare_for_generation
 
     plain = dict(decoder.named_modules())
     return [
@@ -184,7 +183,7 @@ def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
             "kernel": type(module).__name__,
             "precision": precision_of(plain[path], decoder.dtype),
         }
-        for path, module in with_fast_kernels(decoder, wait=True).named_modules()
+        for path, module in prepare_for_generation(decoder, wait=True).named_modules()
         if path and type(module) is not type(plain[path])
     ]
 

@@ -17,8 +17,8 @@ from foretell.config.section import check_known
 from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
-from foretell.convert.gguf_export import PRECISIONS, export_gguf
-from foretell.convert.gguf_metadata import ARCHITECTURES
+from foretell.convert.gguf.export import PRECISIONS, export_gguf
+from foretell.convert.gguf.metadata import ARCHITECTURES
 from foretell.convert.huggingface_files import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.device import WEIGHT_DTYPES, dtype_name
@@ -36,7 +36,7 @@ from foretell.files import (
 )
 from foretell.language_model import LanguageModel, check_model
 from foretell.manifest import EXPORT_REPORT, describe_files
-from foretell.model.init import empty_decoder, fill_decoder
+from foretell.model.init import decoder_with_weights
 from foretell.safetensors_files import save_tensors
 from foretell.text import Tokenizer
 from foretell.textbook.attention import Matrix
@@ -82,9 +82,7 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
             raise OutputError(f"'{path}' holds values that are not finite in {name}; give another dtype")
     if dtype == torch.float32:
         return model
-    decoder = fill_decoder(
-        empty_decoder(model.decoder.config), {path: weight.float() for path, weight in weights.items()}
-    )
+    decoder = decoder_with_weights(model.decoder.config, {path: weight.float() for path, weight in weights.items()})
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)
 
 

@@ -11,7 +11,7 @@ from foretell.convert.family import Family, iter_ours
 from foretell.convert.huggingface_files import find_tensors, read_directory
 from foretell.errors import CheckpointError
 from foretell.language_model import LanguageModel
-from foretell.model.init import empty_decoder, fill_decoder
+from foretell.model.init import decoder_with_weights
 from foretell.safetensors_files import FLOATS, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor
 
@@ -27,12 +27,14 @@ def load_huggingface(
     ours = iter_ours(files.family, config, lambda name: read_tensor(files.tensors[name], dtype))
     weights = {path: tensor.to(device) for path, tensor in ours}
     check_finite(weights, directory)
-    decoder = fill_decoder(empty_decoder(config), weights)
+    decoder = decoder_with_weights(config, weights)
     return LanguageModel(decoder.eval(), files.tokenizer, name, files.notes)
 
 
 def stored_dtype(directory: Path) -> torch.dtype:
-    """The precision of the directory's weights; float32 if they differ."""
+    """The precision of the directory's weights; float32 if they differ, and for a GGUF file."""
+    if directory.is_file():
+        return torch.float32
     dtypes = {FLOATS[tensor.dtype] for tensor in find_tensors(directory).values() if tensor.dtype in FLOATS}
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 

@@ -45,7 +45,10 @@ class HuggingFaceFiles:
         holders = {path: pairing.theirs for pairing in pairings(self.family, self.config) for path in pairing.ours}
         for path, shape in weight_shapes(self.config).items():
             tensor, count = self.tensors[holders[path]], prod(shape)
-            yield StoredWeight(path, shape, count, tensor.float_name, tensor.size * count // prod(tensor.shape))
+            yield StoredWeight(path, shape, count, self.type_of(tensor), tensor.size * count // prod(tensor.shape))
+
+    def type_of(self, tensor: StoredTensor) -> str:
+        return tensor.float_name
 
 
 def read_directory(directory: Path) -> HuggingFaceFiles:

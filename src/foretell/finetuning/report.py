@@ -11,7 +11,7 @@ from foretell.data.table import open_table
 from foretell.errors import shell_words
 from foretell.evaluation.material import ROWS
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.files import format_duration, write_json
+from foretell.files import write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
@@ -28,6 +28,7 @@ from foretell.session.state import SessionState
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import format_duration
 from foretell.typesetting.text import shorten
 
 SHOWN = 20  # labels whose figures are displayed

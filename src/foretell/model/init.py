@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from foretell.config.model import ModelConfig
 from foretell.errors import check_type
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.dispatch import Use, choose_kernels
 
 WEIGHT_STD = 0.02
 POSITION_STD = 0.01
@@ -37,8 +37,13 @@ def empty_decoder(config: ModelConfig) -> Decoder:
         return Decoder(config)
 
 
+def decoder_with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Decoder:
+    """A decoder with these weights, all of one dtype and device, and the kernels that suit them."""
+    return fill_decoder(empty_decoder(config), weights)
+
+
 def fill_decoder(decoder: Decoder, weights: Mapping[str, Tensor]) -> Decoder:
-    """Put weights, all of one dtype and device, into an empty decoder, choose its kernels, and return it."""
+    """Put weights into a decoder from the meta device, choose its kernels, and return it."""
     decoder.load_state_dict(dict(weights), assign=True)
     choose_kernels(decoder, Use(decoder.device, decoder.dtype, decoder.config.context_length))
     return decoder

@@ -88,6 +88,26 @@ def dequantize_int4(integers: Tensor, scales: Tensor, minima: Tensor) -> Tensor:
     return grouped.mul_(scales.float()[..., None]).add_(minima.float()[..., None]).flatten(-2)
 
 
+def dequantize(
+    integers: Tensor,
+    scales: Tensor,
+    minima: Tensor | None = None,
+    scale_units: Tensor | None = None,
+    minimum_units: Tensor | None = None,
+) -> Tensor:
+    """Rows of weights (N, I) in float32; units are factors of the scales and minima of some groups in sequence."""
+    grouped = integers.float().unflatten(-1, (scales.shape[-1], -1))
+    grouped.mul_(in_units(scales, scale_units)[..., None])
+    if minima is not None:
+        grouped.add_(in_units(minima, minimum_units)[..., None])
+    return grouped.flatten(-2)
+
+
+def in_units(factors: Tensor, units: Tensor | None) -> Tensor:
+    """Scales or minima (N, groups) in float32."""
+    return factors.float() if units is None else times_scales(factors, units, torch.float32)
+
+
 def pack_int4(integers: Tensor) -> Tensor:
     """Two integers per byte: input 2k in the low half of byte k, input 2k + 1 in the high half."""
     pairs = integers.to(torch.uint8)

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from foretell.config.model import QuantizationConfig, Scheme
 from foretell.device import check_name
 from foretell.errors import UsageError
+from foretell.model.cpu_matmul import fastest_dtype, linear_in_parts
 from foretell.model.decoder import HEAD, Decoder, TiedHead
 from foretell.model.description import Description
-from foretell.model.kernels.cpu_matmul import fastest_dtype, linear_in_parts
-from foretell.model.kernels.dispatch import plain_form
+from foretell.model.dispatch import plain_form
 from foretell.model.quantization import (
     SCALE_DTYPE,
     bits_per_weight,

@@ -18,8 +18,8 @@ from foretell.errors import CheckpointError, ConfigError, OutputError, UsageErro
 from foretell.files import CONFIG, EXAMPLES, MODEL_TYPE, WEIGHTS, read_json, write_json
 from foretell.manifest import MANIFEST
 from foretell.model.decoder import Decoder
+from foretell.model.dispatch import plain_form
 from foretell.model.init import empty_decoder
-from foretell.model.kernels.dispatch import plain_form
 from foretell.safetensors_files import save_tensors
 from foretell.saved_model.config_file import DECODER, FORMAT, FORMAT_WITH_PARTS, QUANTIZATION, TOKENIZER, read_parts
 from foretell.saved_model.part import (

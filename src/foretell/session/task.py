@@ -13,8 +13,8 @@ from torch import nn
 
 from foretell.data.data_use import DataUse
 from foretell.evaluation.material import Material
+from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.dropout import DropoutHost
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.runs.record import RunRecord
 from foretell.training.step import TrainingBatch
 

@@ -80,6 +80,14 @@ QWEN2_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3_PATTERN = QWEN2_PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_CASED = (  # a word ends before a capital letter
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+    r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+TEKKEN_PATTERN = _CASED % ("", "", "")  # mistralai/Mistral-Nemo-Base-2407
+GPT4O_PATTERN = _CASED % (_CONTRACTION, _CONTRACTION, "{1,3}")  # microsoft/Phi-4-mini-instruct
 
 EVERY_CHARACTER: TokenizerJson = {
     "type": "Split",
@@ -154,13 +162,30 @@ def openai_gpt_json(vocabulary: dict[str, int], merges: Sequence[Any]) -> Tokeni
     return {**content, "normalizer": {"type": "BertNormalizer", **bert}}
 
 
+def sentencepiece_json(
+    vocabulary: dict[str, int], merges: Sequence[Any], unknown: str | None, has_prefix: bool
+) -> TokenizerJson:
+    """SentencePiece's BPE over whole texts, with bytes for unknown characters; a blank goes before a text, or not."""
+    blank, replace = "▁", {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges), "unk_token": unknown, "fuse_unk": True}
+    steps = [{"type": "Prepend", "prepend": blank}, replace] if has_prefix else [replace]
+    decoders: list[TokenizerJson] = [
+        {"type": "Replace", "pattern": {"String": blank}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    decoders += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if has_prefix else []
+    content = _tokenizer_json({**model, "byte_fallback": True}, (), None, {"type": "Sequence", "decoders": decoders})
+    return {**content, "normalizer": {"type": "Sequence", "normalizers": steps}}
+
+
 def special_token(name: str, token_id: int) -> TokenizerJson:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": token_id, "content": name, **flags, "special": True}
 
 
 def _tokenizer_json(
-    model: TokenizerJson, special: Sequence[str], split: TokenizerJson, decoder: TokenizerJson | None
+    model: TokenizerJson, special: Sequence[str], split: TokenizerJson | None, decoder: TokenizerJson | None
 ) -> TokenizerJson:
     added = [special_token(name, model["vocab"][name]) for name in special]
     return {"version": "1.0", "added_tokens": added, "pre_tokenizer": split, "decoder": decoder, "model": model}
@@ -246,7 +271,7 @@ def end_ids(content: TokenizerJson) -> tuple[int, ...]:
     """
     starts, _ = template_ids(content)
     for template in templates(content):
-        used = _used_in(template)
+        used = names_in_template(template)
         entries = template["special_tokens"]
         unused = [token_id for name, entry in entries.items() if name not in used for token_id in entry["ids"]]
         closing = [token_id for entry in entries.values() for token_id in entry["ids"] if token_id not in starts]
@@ -267,7 +292,7 @@ def with_ends(content: TokenizerJson, tokens: Sequence[str]) -> TokenizerJson:
     """
     special = special_tokens(content)
     template = next(templates(content), _plain_template())
-    used = {name: entry for name, entry in template["special_tokens"].items() if name in _used_in(template)}
+    used = {name: entry for name, entry in template["special_tokens"].items() if name in names_in_template(template)}
     # An entry can have any name. Under its token's name, it could replace the entry of the same start token.
     name = f"end: {tokens[0]}" if tokens[0] in used else tokens[0]
     declared = {name: {"id": name, "ids": [special[token] for token in tokens], "tokens": list(tokens)}}
@@ -298,7 +323,7 @@ def _with_template(content: TokenizerJson, template: dict[str, Any]) -> Tokenize
     return {**content, "post_processor": {"type": "Sequence", "processors": [*others, template]}}
 
 
-def _used_in(template: dict[str, Any]) -> set[str]:
+def names_in_template(template: dict[str, Any]) -> set[str]:
     steps = (*template["single"], *template["pair"])
     return {step["SpecialToken"]["id"] for step in steps if "SpecialToken" in step}
 

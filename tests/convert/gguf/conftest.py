@@ -23,6 +23,7 @@ BIASES = {"attention": True, "attention_output": True, "feedforward": True, "nor
 QWEN2: dict[str, Any] = {**ROTARY, "bias": {**BIASES, "attention_output": False, "feedforward": False}}
 LINEAR = {"type": "linear", "factor": 2.5}
 LLAMA3 = {"type": "llama3", "factor": 4.0, "original_context_length": 16, "low_frequency_factor": 1.0}
+LLAMA31 = {"type": "llama3", "factor": 8.0}  # the other values are the defaults
 # name -> (architecture, shape)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", {}),
@@ -32,6 +33,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama with biases": ("llama", {**ROTARY, "bias": BIASES, "num_kv_heads": 4}),
     "llama, linear rope": ("llama", {**ROTARY, "rope_scaling": LINEAR, "rope_theta": 300.0}),
     "llama 3": ("llama", {**ROTARY, "rope_scaling": LLAMA3, "rope_theta": 500.0}),
+    "llama 3, as released": ("llama", {**ROTARY, "rope_scaling": LLAMA31, "rope_theta": 5e5, "head_width": 64}),
     "qwen2": ("qwen2", {**QWEN2, "norm_epsilon": 1e-3}),
     "qwen2, tied, linear rope": ("qwen2", {**QWEN2, "tie_embeddings": True, "rope_scaling": LINEAR, "head_width": 8}),
     "qwen3": ("qwen3", {**QWEN3, "norm_epsilon": 1e-3}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,20 @@ import pytest
 import torch
 
 from foretell.cli.main import run as run_command
-from foretell.convert import gguf_export as export_module
 from foretell.convert import parity
-from foretell.convert.gguf_export import PRECISIONS, Packed, export_gguf, read_gguf, write_gguf
-from foretell.convert.gguf_metadata import choose_architecture, write_vocabulary
-from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
+from foretell.convert.gguf import export as export_module
+from foretell.convert.gguf.export import PRECISIONS, export_gguf, read_back
+from foretell.convert.gguf.metadata import choose_architecture
+from foretell.convert.gguf.vocabulary import write_vocabulary
+from foretell.convert.gguf.write import PackedTensor, write_gguf
+from foretell.errors import ConfigError, OutputError, TokenizerError
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT
 from foretell.model.presets import SIZES, preset_config
 from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import Tokenizer, tokenizer_json, train_tokenizer
 
-gguf = pytest.importorskip("gguf", reason="the extra `gguf` is not installed")
+gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")
 
 
 def kinds_in(path: Path) -> dict[str, str]:
@@ -51,34 +52,34 @@ def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
     assert all(probe["greedy_same"] == probe["greedy_tokens"] > 0 for probe in report["probes"])
     assert report["tokenizer"]["same"] == report["tokenizer"]["texts"] > 0
     assert (report["rounding"] is None) == (precision == "f32")
-    weights = read_gguf(gguf, tmp_path / "out.gguf").weights
+    weights = read_back(tmp_path / "out.gguf").weights
     assert set(weights) == {path for path, _ in model.decoder.named_parameters()}
     if precision == "f32":
         for path, weight in model.decoder.named_parameters():
             assert np.array_equal(weights[path], weight.detach().numpy()), path
 
 
-def spoil_a_weight(pairs: dict[str, Any], tensors: dict[str, Packed]) -> None:
+def spoil_a_weight(pairs: dict[str, Any], tensors: dict[str, PackedTensor]) -> None:
     tensors["blk.1.attn_q.weight"].content[3, 3] += 0.1
 
 
-def spoil_with_a_nan(pairs: dict[str, Any], tensors: dict[str, Packed]) -> None:
+def spoil_with_a_nan(pairs: dict[str, Any], tensors: dict[str, PackedTensor]) -> None:
     tensors["output_norm.weight"].content[0] = np.nan
 
 
-def spoil_the_rope(pairs: dict[str, Any], tensors: dict[str, Packed]) -> None:
+def spoil_the_rope(pairs: dict[str, Any], tensors: dict[str, PackedTensor]) -> None:
     pairs["llama.rope.freq_base"] = 400.0
 
 
-def spoil_the_divisors(pairs: dict[str, Any], tensors: dict[str, Packed]) -> None:
+def spoil_the_divisors(pairs: dict[str, Any], tensors: dict[str, PackedTensor]) -> None:
     tensors["rope_freqs.weight"].content[-1] *= 2
 
 
-def spoil_the_split(pairs: dict[str, Any], tensors: dict[str, Packed]) -> None:
+def spoil_the_split(pairs: dict[str, Any], tensors: dict[str, PackedTensor]) -> None:
     pairs["tokenizer.ggml.pre"] = "qwen2"
 
 
-def spoil_the_tokens(pairs: dict[str, Any], tensors: dict[str, Packed]) -> None:
+def spoil_the_tokens(pairs: dict[str, Any], tensors: dict[str, PackedTensor]) -> None:
     tokens = pairs["tokenizer.ggml.tokens"]
     first, second = tokens.index("e"), tokens.index("t")
     tokens[first], tokens[second] = "t", "e"
@@ -96,10 +97,10 @@ SPOILED = {
 
 @pytest.mark.parametrize("spoil", SPOILED)
 def test_an_export_that_differs_is_refused_and_removed(spoil, make_model, tmp_path: Path, monkeypatch) -> None:
-    def write(gguf: Any, path: Path, architecture: str, pairs: Any, tensors: Any) -> None:
-        copies = {name: Packed(tensor.precision, tensor.content.copy()) for name, tensor in tensors.items()}
+    def write(path: Path, architecture: str, pairs: Any, tensors: Any) -> None:
+        copies = {name: PackedTensor(tensor.kind, tensor.content.clone()) for name, tensor in tensors.items()}
         spoil(pairs, copies)
-        write_gguf(gguf, path, architecture, pairs, copies)
+        write_gguf(path, architecture, pairs, copies)
 
     monkeypatch.setattr(export_module, "write_gguf", write)
     digits = train_tokenizer("bpe", ["1234567890, a  b\n\n the 3.14 and\n" * 99], vocab_size=300, split="gpt2")
@@ -278,12 +279,6 @@ def test_values_beyond_float16_are_refused_by_name(make_model, tmp_path: Path) -
     with pytest.raises(OutputError, match="blk.0.ffn_up.weight.*float16|blk.0.ffn_up.weight.*f16"):
         export_gguf(model, tmp_path / "out.gguf", "f16")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_the_package_the_error_tells_how_to_install_it(make_model, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(UsageError, match="pip install 'foretell.gguf.'"):
-        export_gguf(make_model("llama"), tmp_path / "out.gguf")
 
 
 # --- the verb --------------------------------------------------------------------------------------------------------

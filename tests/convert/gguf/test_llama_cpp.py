@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import foretell
 from foretell.config.sampling import SamplingConfig
-from foretell.convert.gguf_export import export_gguf
-from foretell.convert.gguf_metadata import PRE_TOKENIZERS
+from foretell.convert.gguf.export import export_gguf
+from foretell.convert.gguf.vocabulary import PRE_TOKENIZERS
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -92,7 +92,7 @@ def test_logits_equal_ours(case: str, precision: str, make_model, opened: Open) 
 
 def test_queries_in_the_wrong_order_fail_the_bound(make_model, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("llama")
-    monkeypatch.setattr("foretell.convert.gguf_metadata.INTERLEAVED", ())
+    monkeypatch.setattr("foretell.convert.gguf.metadata.INTERLEAVED", ())
     assert difference(opened(model), model) > 10 * BOUNDS["f32"]
 
 
@@ -155,8 +155,8 @@ def test_ids_equal_ours_for_any_text(readers, text: str) -> None:
 
 
 def test_the_wrong_name_of_a_split_gives_other_ids(tokenizers_by_split, make_model, opened: Open, monkeypatch) -> None:
-    monkeypatch.setattr("foretell.convert.gguf_metadata.find_split", lambda document: "qwen2")
-    monkeypatch.setattr("foretell.convert.gguf_export.check_parity", lambda *rest: {})
+    monkeypatch.setattr("foretell.convert.gguf.vocabulary.find_split", lambda document: "qwen2")
+    monkeypatch.setattr("foretell.convert.gguf.export.check_parity", lambda *rest: {})
     tokenizer = tokenizers_by_split["gpt2"]
     theirs = opened(make_model("llama", tokenizer))
     assert any(ids_of(theirs, text) != tokenizer.encode(text) for text in TEXTS)
