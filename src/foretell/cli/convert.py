@@ -38,7 +38,7 @@ class IntegerOptions:
     group: Annotated[
         int | None,
         arguments.whole(
-            "Inputs that share a scale; default: 64 in int8, 32 in int4, or less to divide the widths.", group=INTEGERS
+            "Inputs that share a scale (default: 64 in int8, 32 in int4, or less to divide the widths).", group=INTEGERS
         ),
     ] = None
     head: Annotated[
@@ -50,7 +50,7 @@ class IntegerOptions:
     ] = None
     calibrate: Annotated[str | None, of_integers("Texts for which int4 weights are rounded: a file or folder.")] = None
     text: Annotated[
-        str | None, of_integers("Texts to measure on; default: half of --calibrate's, or Python's reference.")
+        str | None, of_integers("Texts to measure on (default: half of --calibrate's, or Python's reference).")
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"] | None, of_integers("Where to compute: auto (default), cpu, cuda or mps.")
@@ -65,8 +65,8 @@ def convert(
     to: Annotated[
         Literal["int8", "int4", "huggingface", "gguf", "peft"] | None,
         Parameter(
-            help="int8 or int4 (weights as integers), huggingface, gguf, or peft (LoRA updates alone); default: a "
-            "saved model.",
+            help="int8 or int4 (weights as integers), huggingface, gguf, or peft (LoRA updates alone) "
+            "(default: a saved model).",
             show_choices=False,
         ),
     ] = None,

@@ -29,7 +29,7 @@ class GenerateOptions:
     """The options of `foretell generate`, besides the model's."""
 
     file: arguments.File = None
-    prompt_file: Annotated[Path | None, Parameter(help="Continue every line of a file.")] = None
+    prompt_file: Annotated[Path | None, Parameter(help="Continue every line of this UTF-8 file.")] = None
     out: Annotated[
         arguments.TextOutput,
         Parameter(help="Write the completions to a file, or -, as JSON Lines, each when it has ended."),
@@ -38,22 +38,22 @@ class GenerateOptions:
     max_tokens: Annotated[
         int | None,
         arguments.whole(
-            "How many tokens at most (default: 200, or what still fits).", validator=arguments.at_least_zero
+            "The largest number of new tokens (default: 200, or what still fits).", validator=arguments.at_least_zero
         ),
     ] = None
-    n: Annotated[int, arguments.whole("Continue each prompt in this many ways.", name="--n", show_default=False)] = 1
+    n: Annotated[int, arguments.whole("Number of continuations per prompt.", name="--n", show_default=False)] = 1
     sampling: Sampling = SAMPLING_DEFAULTS
     stop: Annotated[
         list[str] | None,
         Parameter(consume_multiple=False, allow_leading_hyphen=True, help="End before this string; may be repeated."),
     ] = None
     slide: Annotated[bool, Parameter(help="When the context is full, continue from its last half.")] = False
-    receipt: Annotated[bool, Parameter(help="Then show how each token was sampled.")] = False
+    receipt: Annotated[bool, Parameter(help="Show how each token was sampled, after the text.")] = False
     speculate: Annotated[
         int | None, arguments.whole("Guess this many tokens from earlier text, and check them in one pass.")
     ] = None
-    draft: Annotated[str | None, Parameter(help="Have the tokens guessed by this smaller MODEL.")] = None
-    timings: Annotated[bool, Parameter(help="Then show the tokens per second.")] = False
+    draft: Annotated[str | None, Parameter(help="Guess tokens with this smaller MODEL.")] = None
+    timings: Annotated[bool, Parameter(help="Show the tokens per second, after the text.")] = False
     progress: Annotated[bool, Parameter(help="Show how many prompts are done.")] = False
     allow_special: arguments.AllowSpecial = False
     ids: arguments.Ids = False
