@@ -17,7 +17,7 @@ from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.insight.outcomes import Outcomes
+    from foretell.insight.readout import TaskReadout
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
 
@@ -164,7 +164,7 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
     """Write the pass as an HTML page; stderr lists the omitted parts."""
     from foretell.insight.page.write_page import write_page
 
-    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded, text), overwrite=overwrite)
+    report = write_page(loaded, text, path, readout=readout_in(loaded, text), overwrite=overwrite)
     for sentence in report.cut:
         note(sentence)
     return report
@@ -173,15 +173,15 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
 def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
     from foretell.insight.explain.explain_address import explain_value
 
-    return explain_value(loaded, text, address, outcomes_in(loaded, text))
+    return explain_value(loaded, text, address, readout_in(loaded, text))
 
 
-def outcomes_in(loaded: LanguageModel, text: str) -> Outcomes | None:
+def readout_in(loaded: LanguageModel, text: str) -> TaskReadout | None:
     """The labels or the number of a model with its task's input format."""
-    from foretell.finetuning.label_attribution import outcomes_of
+    from foretell.finetuning.label_attribution import readout_of
     from foretell.finetuning.predict import TaskInputModel
 
-    return outcomes_of(loaded, text) if isinstance(loaded, TaskInputModel) else None
+    return readout_of(loaded, text) if isinstance(loaded, TaskInputModel) else None
 
 
 def imported(path: str) -> Callable[..., Any]:

@@ -247,8 +247,9 @@ def weights_of_shape(config: ModelConfig) -> Iterator[StoredWeight]:
 def weights_in_memory(model: LanguageModel) -> Iterator[StoredWeight]:
     """The weights of a loaded model and its parts, including scales and minima of quantised weights."""
     from foretell.device import dtype_name
-    from foretell.model.quantized_linear import quantized_layers, stored_buffers
+    from foretell.model.quantized_linear import quantized_layers
     from foretell.saved_model.config_file import StoredWeight
+    from foretell.saved_model.part import stored_buffers
 
     quantized, buffers = quantized_layers(model.decoder), stored_buffers(model.decoder)
     for path, module in model.decoder.named_modules():

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from foretell.device import DeviceName, DtypeName
     from foretell.evaluation.replayed_row import ReplayedRow, ReplayedToken
+    from foretell.pretraining.replay import Replay
     from foretell.pretraining.task import TextTask
-    from foretell.pretraining.training_data import Replay
     from foretell.session.session import Session
 
 
@@ -224,7 +224,7 @@ SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"),
 
 def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
     """Show the batch of a step, with the losses of the run's best checkpoint or a given one."""
-    from foretell.pretraining.training_data import replay
+    from foretell.pretraining.replay import replay
     from foretell.runs.run import find_run, is_run
 
     if out is None:

@@ -303,15 +303,6 @@ def plain_weights(decoder: nn.Module) -> dict[str, Tensor]:
     return {**dict(decoder.named_parameters()), **weights}
 
 
-def stored_buffers(decoder: nn.Module) -> dict[str, Tensor]:
-    """Integers, scales and minima by path, as stored on disk: scales and minima are in SCALE_DTYPE."""
-    return {
-        f"{path}.{name}": buffer.to(SCALE_DTYPE) if buffer.is_floating_point() else buffer
-        for path, layer in quantized_layers(decoder).items()
-        for name, buffer in layer.named_buffers()
-    }
-
-
 def count_weights(decoder: nn.Module) -> int:
     """The number of weights, quantised or not."""
     integers = sum(layer.in_features * layer.out_features for layer in quantized_layers(decoder).values())

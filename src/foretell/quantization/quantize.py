@@ -28,7 +28,7 @@ from foretell.model.quantized_linear import (
 from foretell.model.surgery import copy_with
 from foretell.paths import starred
 from foretell.quantization.gptq import quantize_for_inputs
-from foretell.saved_model.part import QUANTIZATION, QuantizationPart
+from foretell.saved_model.layer_parts import QUANTIZATION, QuantizationPart
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown

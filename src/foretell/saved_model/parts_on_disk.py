@@ -20,7 +20,6 @@ from foretell.manifest import MANIFEST
 from foretell.model.decoder import Decoder
 from foretell.model.dispatch import plain_form
 from foretell.model.init import empty_decoder
-from foretell.model.quantized_linear import quantize_decoder
 from foretell.safetensors_files import save_tensors
 from foretell.saved_model.config_file import DECODER, FORMAT, FORMAT_WITH_PARTS, QUANTIZATION, TOKENIZER, read_parts
 from foretell.saved_model.part import (
@@ -28,12 +27,12 @@ from foretell.saved_model.part import (
     DecoderPart,
     Part,
     PartSource,
-    QuantizationPart,
     StoredWeights,
+    TokenizerPart,
     part_class,
     weight_key,
 )
-from foretell.text.tokenizer import CHAT_TEMPLATE
+from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
 
 READ_FIRST = (TOKENIZER, QUANTIZATION)  # the decoder's vocabulary is checked against the one; the other makes it
 
@@ -84,8 +83,7 @@ def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
     }
     empty = empty_decoder(decoder.config)
     for part in parts.values():
-        if isinstance(part, QuantizationPart):
-            quantize_decoder(empty, part.settings)
+        part.prepare(empty)
     described = dict(empty.named_modules())
     for path, module in decoder.named_modules():
         kind = type(described[path]) if path in described else None
@@ -128,6 +126,19 @@ def load_parts(
             raise CheckpointError(f"{directory / CONFIG}: {error}") from None
     stored.check_all_taken()
     return {name: parts[name] for name in entries}
+
+
+def save_model(directory: Path, decoder: Decoder, tokenizer: Tokenizer, dtype: torch.dtype | None = None) -> None:
+    """Write a model's files into an existing directory, with weights in `dtype` if given."""
+    save_parts(directory, {DECODER: DecoderPart(decoder), TOKENIZER: TokenizerPart(tokenizer)}, dtype)
+
+
+def load_decoder(directory: Path, device: torch.device) -> Decoder:
+    """The decoder of a checkpoint, for training; `CheckpointError` for a model without one."""
+    part = load_parts(directory, device, for_training=True).get(DECODER)
+    if not isinstance(part, DecoderPart):
+        raise CheckpointError(f"{directory} has no decoder; it is damaged")
+    return part.decoder
 
 
 def check_replaceable(directory: Path) -> None:

@@ -94,16 +94,16 @@ def pack_int8(integers: Tensor, scales: Tensor, bias: Tensor | None) -> PackedMa
 def pack_int4(integers: Tensor, scales: Tensor, minima: Tensor, bias: Tensor | None) -> PackedMatrix:
     """Pack integers 0..15 (O, I) in uint8 with scales and minima (O, groups)."""
     group = integers.shape[1] // scales.shape[1]
-    padded = pad_matrix(integers).to(torch.int32).unflatten(1, (-1, 2, 4))  # (N, K / 8, half of a byte, byte)
-    shifts = torch.tensor([0, 4])[:, None] + torch.arange(0, 32, 8)  # (half of a byte, byte)
-    columns = (padded << shifts).sum((2, 3), dtype=torch.int32)  # (N, K / 8)
+    lower, upper = pad_matrix(integers).unflatten(1, (-1, 2, 4)).unbind(2)  # (N, K / 8, byte): halves of the bytes
+    columns = (lower | upper << 4).view(torch.int32).flatten(1)  # (N, K / 8)
     factors = torch.stack((factor_tiles(scales), factor_tiles(minima)), dim=2)  # (tiles, groups, 2, 16)
     return make_packed(columns, factors, integers.shape, bias, 4, group)
 
 
 def pad_matrix(weight: Tensor) -> Tensor:
     """A weight with zeros up to full tiles and a multiple of INPUTS."""
-    return pad(weight, (0, -weight.shape[1] % INPUTS, 0, -weight.shape[0] % LANES)).contiguous()
+    missing = (0, -weight.shape[1] % INPUTS, 0, -weight.shape[0] % LANES)
+    return (pad(weight, missing) if any(missing) else weight).contiguous()  # `pad` copies even without padding
 
 
 def factor_tiles(factors: Tensor) -> Tensor:
@@ -112,8 +112,8 @@ def factor_tiles(factors: Tensor) -> Tensor:
 
 
 def tiles(columns: Tensor) -> Tensor:
-    """(N, C) in tiles of 16 outputs: (N / 16, C, 16)."""
-    return columns.unflatten(0, (-1, LANES)).transpose(1, 2).contiguous()
+    """A copy of (N, C) in tiles of 16 outputs: (N / 16, C, 16)."""
+    return columns.unflatten(0, (-1, LANES)).transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def make_packed(
@@ -124,9 +124,8 @@ def make_packed(
     biases = torch.zeros(len(columns))
     if bias is not None:
         biases[:outputs] = bias.detach().float()
-    # torch allocates memory at addresses that are multiples of 64
-    words, factors = (values.flatten().clone() for values in (tiles(columns), factors))
-    return PackedMatrix(words, factors, biases, bits, outputs, inputs, group)
+    # both are new tensors, whose addresses are multiples of 64 in torch
+    return PackedMatrix(tiles(columns).flatten(), factors.flatten(), biases, bits, outputs, inputs, group)
 
 
 # --- activations: in compiled code, all arrays by address -------------------------------------------------------------
