@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from foretell.config.model import ModelConfig
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
-from foretell.errors import as_path
+from foretell.errors import as_path, counted
 from foretell.files import TOKENIZER_FILE, sha256, sync
 from foretell.finetuning.chat_data import (
     CHATS,
@@ -160,14 +160,14 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         train, held_out, training = task.train, task.held_out, task.config.training
         chats, epochs = task.data, training.steps * training.batch_size / len(train)
         return [
-            f"data        {len(chats.train):,} conversations to learn from, {len(chats.held_out):,} held out",
+            f"data        {counted(len(chats.train), 'conversation')} to learn from, {len(chats.held_out):,} held out",
             f"tokens      {sum(map(len, chats.train)):,}, of which {train.answer_tokens:,} are answers and learned; "
             f"held out {held_out.answer_tokens:,}",
             f"rows        {len(train):,} of {train.length} tokens, {train.share_of_padding:.0%} padding; read "
             f"{epochs:.1f} times",
             *task.about["reasons"],
             f"model       {task.about['size']}, {count_parameters(task.config.model):,} parameters",
-            describe_recipe(training, f"{training.steps:,} steps of {training.batch_size:,} rows"),
+            describe_recipe(training, f"{counted(training.steps, 'step')} of {counted(training.batch_size, 'row')}"),
         ]
 
 

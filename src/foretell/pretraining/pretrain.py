@@ -12,6 +12,7 @@ from foretell.config.training import Config
 from foretell.data.loader import RowStream, check_enough_tokens
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
+from foretell.errors import counted
 from foretell.files import sync
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
@@ -159,7 +160,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             *task.about["reasons"],
             describe_model(task.about["size"], config.model),
             f"dropout     {describe_dropout(config, text)}",
-            describe_recipe(config.training, f"{config.training.batch_size:,} rows per step"),
+            describe_recipe(config.training, f"{counted(config.training.batch_size, 'row')} per step"),
         ]
 
     def check_resumable(self, config: Config, record: dict[str, Any], data: TokenizedText) -> None:
