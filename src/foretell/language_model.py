@@ -88,8 +88,8 @@ class LanguageModel:
     def __repr__(self) -> str:
         config, parameters = self.config, count_weights(self.decoder)
         return (
-            f"LanguageModel({self.name!r}: {config.num_layers} layers, {config.num_heads} heads, width {config.width}, "
-            f"context {config.context_length};\n"
+            f"LanguageModel({self.name!r}: {counted(config.num_layers, 'layer')}, {counted(config.num_heads, 'head')}, "
+            f"width {config.width}, context {config.context_length};\n"
             f"  {parameters:,} parameters, {self.precision} on {self.device}; "
             f"tokenizer {self.tokenizer.kind}, {self.tokenizer.vocab_size:,} tokens)"
         )

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
@@ -230,7 +230,9 @@ def convert_adapter(
         print_json({"path": str(target), **report})
         return
     layers = report["layers"]
-    results().print(f"{target}: LoRA of rank {report['rank']} for {len(layers)} layers of a {report['family']}")
+    results().print(
+        f"{target}: LoRA of rank {report['rank']} for {counted(len(layers), 'layer')} of a {report['family']}"
+    )
     note(f"it belongs on the same base model: PeftModel.from_pretrained(base, '{target}')")
 
 

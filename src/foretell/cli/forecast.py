@@ -219,7 +219,7 @@ def forecast(
             print_json(output.forecast_json(each, percents))
     elif out is not None:
         output.write_table(out, output.table_rows(forecasts, percents), file_format, overwrite=overwrite)
-        note(f"{out}: {steps} values of {len(forecasts):,} series")
+        note(f"{out}: {counted(steps, 'value')} of {len(forecasts):,} series")
     else:
         write(output.written_like(output.table_rows(forecasts, percents), file_format).removesuffix("\n"))
 

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import messages, note, open_model, print_json, write
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 from foretell.files import printable_name
 from foretell.installation import describe_installation, installation_text
 
@@ -298,7 +298,7 @@ def document(facts: dict[str, Any]) -> DocumentSection:
 def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Shape, tokenizer and cost, a row for each."""
     config, tokenizer = facts["config"], facts["tokenizer"]
-    layers, heads = str(config["num_layers"]), f"{config['num_heads']} heads of {config['head_width']}"
+    layers, heads = str(config["num_layers"]), f"{counted(config['num_heads'], 'head')} of {config['head_width']}"
     if "encoder_layers" in config:
         layers = f"{config['encoder_layers'] or layers} + {layers}"
     flops, cache = facts["training_flops_per_token"] / 1e6, facts["cache_bytes_per_token"]

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
 from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import UsageError, expanded, shell_words
+from foretell.errors import UsageError, counted, expanded, shell_words
 
 if TYPE_CHECKING:
     from foretell.session.session import Session
@@ -102,7 +102,7 @@ def evaluate_translation(
     translator = open_translator(model, **options.keywords())
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
-        note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")
+        note(f"left out of the loss: {counted(result.left_out, 'pair')} longer than the model's context")
     report(result, json)
 
 
@@ -215,7 +215,7 @@ def finish(session: Session[TranslationTask]) -> None:
     data, best = session.task.data, session.run.best().training()
     loss, bleu = best["validation_loss"], best["evaluation"].get("bleu")
     tokenizer = session.task.config.pairs.bleu_tokenizer
-    on = f"{min(200, len(data.validation))} pairs, greedy, tokenizer {tokenizer}"
+    on = f"{counted(min(200, len(data.validation)), 'pair')}, greedy, tokenizer {tokenizer}"
     shown = "" if bleu is None else f", BLEU {bleu:.1f} on {on}"
     figures = "" if loss is None else f"validation loss {loss:.3f}{shown}"
     show_end(session, figures, "translate", shell_words((data.validation or data.train)[0].source))

@@ -12,6 +12,7 @@ from foretell.data.loader import check_enough_tokens
 from foretell.data.rows import RowStream
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
+from foretell.errors import counted
 from foretell.files import sync
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
@@ -163,7 +164,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             *task.record.reasons,
             describe_model(task.record.size, config.model),
             f"dropout     {describe_dropout(config, text)}",
-            describe_recipe(config.training, f"{config.training.batch_size:,} rows per step"),
+            describe_recipe(config.training, f"{counted(config.training.batch_size, 'row')} per step"),
         ]
 
     def check_resumable(self, config: Config, record: RunRecord, data: TokenizedText) -> None:

@@ -99,6 +99,11 @@ class ExploredModel:
     readout: TaskReadout | None = field(default=None, kw_only=True)  # for a tuned model
     levels: np.ndarray | None = field(default=None, kw_only=True)  # for a forecaster
 
+    @property
+    def spelled_names(self) -> re.Pattern[str]:
+        """Names of special tokens that are read as ordinary text."""
+        return self.model.tokenizer.spelled_names
+
     @cached_property
     def structure(self) -> Structure:
         """The structure, with the names that a request can look at."""
@@ -149,11 +154,6 @@ class ServedModel(ExploredModel):
     @property
     def context_length(self) -> int:
         return self.model.config.context_length
-
-    @property
-    def spelled_names(self) -> re.Pattern[str]:
-        """Names of special tokens that are read as ordinary text."""
-        return self.model.tokenizer.spelled_names
 
     @cached_property
     def _tokenizer_of_special(self) -> Tokenizer:
