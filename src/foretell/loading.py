@@ -51,7 +51,7 @@ def load(
     """
     if quantize is not None:
         plain = load(argument, device, "float32", adapter=adapter, verify=verify)
-        plain.check_not_quantized("quantize")
+        plain = plain.with_float_weights("quantize")
         rounded = plain.quantized_in_place(make_quantization(plain.decoder, quantize))
         return rounded.to(dtype=choose_inference_dtype(dtype, plain.device))
     directory = find_model(str(argument))

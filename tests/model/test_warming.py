@@ -65,7 +65,7 @@ def test_a_decoder_names_the_kernels_of_its_matrices_and_blocks() -> None:
 
 def test_every_kernel_that_a_prepared_decoder_uses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
-    monkeypatch.setattr(warming, "compiled_kernel", lambda bits, unit: used.append(f"{bits} bits, {unit}"))
+    monkeypatch.setattr(warming, "compiled_kernel", lambda *kernel: used.append(warming.name_of(kernel)))
     monkeypatch.setattr(compiling, "mark_as_compiled", lambda name: None)
     names = [name for name in warming.needed_kernels(model()) if " bits, " in name]
     assert list(warming.compile_kernels(names)) == names == used

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from foretell.config.model import ModelConfig
+from foretell.config.model import ModelConfig, QuantizationConfig
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family, pairings
@@ -38,7 +38,7 @@ class HuggingFaceFiles:
     tokenizer: Tokenizer
     tensors: Mapping[str, StoredTensor]
     notes: tuple[str, ...]
-    quantization: None = None
+    quantization: QuantizationConfig | None = None
 
     def weights(self) -> Iterator[StoredWeight]:
         """Our weights in the order of the modules, in the precision of the files."""

@@ -1,8 +1,6 @@
 """Linear layers, embeddings and tied heads whose weights are small integers with scales.
 
-Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`. Scales
-and minima have the model's dtype, so `Module.to` casts them. Their values fit bfloat16, so casting to it and back
-changes nothing.
+Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`.
 """
 
 from __future__ import annotations
@@ -10,59 +8,98 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from foretell.config.model import QuantizationConfig, Scheme
 from foretell.device import check_name
-from foretell.errors import UsageError
+from foretell.errors import ConfigError, UsageError
 from foretell.model.decoder import HEAD, Decoder, TiedHead
 from foretell.model.description import Description
 from foretell.model.kernels.cpu_matmul import fastest_dtype, linear_in_parts
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.quantization import (
+    FORMS,
     SCALE_DTYPE,
+    UNIT_INPUTS,
+    MatrixForm,
     bits_per_weight,
     check_group,
     choose_group,
+    dequantize,
     dequantize_int4,
+    in_units,
     quantize_int4,
     quantize_int8,
+    signed_int4,
     times_scales,
-    unpack_int4,
 )
 from foretell.model.surgery import replace
 from foretell.paths import select
 
+BUFFERS = ("integers", "scales", "minima", "scale_units", "minimum_units")
+ALL = slice(None)
+
 logger = logging.getLogger(__name__)
 
 
+def without_cast(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """A tensor as `Module.to` moves it, in its own dtype."""
+    moved = fn(tensor)
+    return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+
 class QuantizedMatrix(nn.Module):
-    """A matrix (O, I) stored as integers with scales. Subclasses define the scheme."""
+    """A matrix (O, I) stored as integers with scales. Subclasses define the scheme.
+
+    scales, minima: (O, I/group), also without minima, or with units for 256 inputs each. dtype: of dequantised rows;
+    `Module.to` changes it and leaves scales, minima and units, whose values need their types.
+    """
 
     scheme: ClassVar[Scheme]
     quantize: ClassVar[Callable[[Tensor, int], dict[str, Tensor]]]  # from a matrix (O, I) and the group
     integers: Tensor
-    scales: Tensor  # (O, I/group)
+    scales: Tensor
+    minima: Tensor | None
+    scale_units: Tensor | None
 
-    def __init__(self, stored: Mapping[str, Tensor]):
+    def __init__(self, stored: Mapping[str, Tensor], dtype: torch.dtype = torch.float32):
         super().__init__()
-        for name, tensor in stored.items():
-            self.register_buffer(name, tensor)
+        self.dtype = dtype
+        for name in BUFFERS:
+            self.register_buffer(name, stored.get(name))
 
     @classmethod
-    def buffers_of(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        """The buffers of a matrix; empty on the meta device, where rounding GPT-2 to int4 takes five seconds."""
-        if not weight.is_meta:
-            return cls.quantize(weight, group)
-        row = cls.quantize(weight.new_zeros(1, weight.shape[1], device="cpu"), group)
-        return {name: weight.new_empty(len(weight), part.shape[1], dtype=part.dtype) for name, part in row.items()}
+    def buffers_of(cls, weight: Tensor, form: MatrixForm) -> dict[str, Tensor]:
+        """The buffers of a matrix; on the meta device they have only shapes."""
+        return form.empty(*weight.shape) if weight.is_meta else cls.quantize(weight, form.group)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        kept = dict(self._buffers)
+        super()._apply(fn, recurse)
+        self._buffers |= {name: None if old is None else without_cast(fn, old) for name, old in kept.items()}
+        return self
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         """Rows (..., I), rounded once to a dtype."""
         raise NotImplementedError
+
+    def factors(self, index: Tensor | slice) -> dict[str, Tensor]:
+        """The scales, minima and units of rows."""
+        return {name: buffer[index] for name, buffer in self.named_buffers(recurse=False) if name != "integers"}
+
+    def scales_and_minima(self, index: Tensor | slice = ALL) -> tuple[Tensor, Tensor | None]:
+        """The scales and minima of rows as numbers, in a type in which they are exact."""
+        factors = self.factors(index)
+        pairs = (("scales", "scale_units"), ("minima", "minimum_units"))
+        scales, minima = (
+            factors.get(name) if unit not in factors else in_units(factors[name], factors[unit]) for name, unit in pairs
+        )
+        assert scales is not None
+        return scales, minima
 
     @property
     def out_features(self) -> int:
@@ -77,14 +114,21 @@ class QuantizedMatrix(nn.Module):
         """The number of inputs that share a scale."""
         return self.in_features // self.scales.shape[-1]
 
+    def signed_integers(self, index: Tensor | slice) -> Tensor:
+        """The integers (..., I) of rows, one in a byte."""
+        raise NotImplementedError
+
     def stored(self, row: int) -> dict[str, Tensor]:
         """The integers (I,) of a row, with the scale and minimum of each."""
-        raise NotImplementedError
+        scales, minima = self.scales_and_minima(slice(row, row + 1))
+        ranges = {"scale": scales} if minima is None else {"scale": scales, "minimum": minima}
+        spread = {name: values[0].repeat_interleave(self.group) for name, values in ranges.items()}
+        return {"integer": self.signed_integers(slice(row, row + 1))[0], **spread}
 
     @property
     def weight(self) -> Tensor:
         """The whole matrix (O, I), dequantised."""
-        return self.rows(slice(None), self.scales.dtype)
+        return self.rows(ALL, self.dtype)
 
     def matmul(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b; W is dequantised in parts."""
@@ -103,11 +147,12 @@ class Int8Matrix(QuantizedMatrix):
     quantize = staticmethod(quantize_int8)
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
-        exact = dtype if dtype == SCALE_DTYPE else torch.float32
-        return times_scales(self.integers[index], self.scales[index], exact).to(dtype)
+        if dtype == self.scales.dtype == SCALE_DTYPE:
+            return times_scales(self.integers[index], self.scales[index], dtype)
+        return dequantize(self.integers[index], **self.factors(index)).to(dtype)
 
-    def stored(self, row: int) -> dict[str, Tensor]:
-        return {"integer": self.integers[row], "scale": self.scales[row].repeat_interleave(self.group)}
+    def signed_integers(self, index: Tensor | slice) -> Tensor:
+        return self.integers[index]
 
     @property
     def in_features(self) -> int:
@@ -115,19 +160,16 @@ class Int8Matrix(QuantizedMatrix):
 
 
 class Int4Matrix(QuantizedMatrix):
-    """Integers from 0 to 15, two in a byte, (O, I/2), and the minimum of each group."""
+    """Integers from 0 to 15, or without minima from -8 to 7, two in a byte, (O, I/2)."""
 
     scheme = "int4"
     quantize = staticmethod(quantize_int4)
-    minima: Tensor  # (O, I/group)
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
-        return dequantize_int4(self.integers[index], self.scales[index], self.minima[index]).to(dtype)
+        return dequantize_int4(self.integers[index], **self.factors(index)).to(dtype)
 
-    def stored(self, row: int) -> dict[str, Tensor]:
-        ranges = {"scale": self.scales[row], "minimum": self.minima[row]}
-        spread = {name: values.repeat_interleave(self.group) for name, values in ranges.items()}
-        return {"integer": unpack_int4(self.integers[row]), **spread}
+    def signed_integers(self, index: Tensor | slice) -> Tensor:
+        return signed_int4(self.integers[index], self.minima)
 
     @property
     def in_features(self) -> int:
@@ -139,8 +181,8 @@ class QuantizedLinear(QuantizedMatrix):
 
     description = Description(formula="linear", saved=("x",))
 
-    def __init__(self, stored: Mapping[str, Tensor], bias: Tensor | None):
-        super().__init__(stored)
+    def __init__(self, stored: Mapping[str, Tensor], bias: Tensor | None, dtype: torch.dtype = torch.float32):
+        super().__init__(stored, dtype)
         self.bias = bias
 
     def forward(self, input: Tensor) -> Tensor:
@@ -161,7 +203,7 @@ class QuantizedEmbedding(QuantizedMatrix):
     description = Description(formula="token vector", inputs=("ids",), is_float32=True)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.rows(ids, self.scales.dtype)  # (..., D)
+        return self.rows(ids, self.dtype)  # (..., D)
 
 
 class Int8Embedding(QuantizedEmbedding, Int8Matrix):
@@ -207,29 +249,40 @@ def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
     """
     layers = check_groups(decoder, config)
     if layers:
-        token = quantized_embedding(decoder, config) if TOKEN in layers else None
-        replace(decoder, layers, lambda layer: quantized_form(layer, config, token, is_head=layer is decoder.head))
+        forms = {decoder.get_submodule(path): form_of(path, decoder, config) for path in layers}
+        table = decoder.embed.token
+        token = embedding_form(table, forms[table]) if table in forms else None
+        replace(decoder, layers, lambda layer: quantized_form(layer, forms[layer], token))
     return layers
 
 
 def check_groups(decoder: Decoder, config: QuantizationConfig) -> list[str]:
     """The paths of the layers to quantise; a group that does not divide their widths is a `ConfigError`."""
-    layers = quantized_paths(decoder, config.keep)
+    layers = quantized_paths(decoder, config.keep, config.forms)
     for path in layers:
         if not isinstance(layer := decoder.get_submodule(path), TiedHead):
-            check_group(path, matrix_of(layer).shape[-1], config.group)
+            form = form_of(path, decoder, config)
+            check_group(path, matrix_of(layer).shape[-1], UNIT_INPUTS if form.has_units else form.group)
     return layers
 
 
-def quantized_embedding(decoder: Decoder, config: QuantizationConfig) -> QuantizedEmbedding:
-    """The token embedding of a decoder; in int8, unless a head in int4 is tied to it."""
-    kind = EMBEDDINGS[config.head] if isinstance(decoder.head, TiedHead) else Int8Embedding
-    return kind(kind.buffers_of(matrix_of(decoder.embed.token).detach(), config.group))
+def form_of(path: str, decoder: Decoder, config: QuantizationConfig) -> MatrixForm:
+    """The form of a layer. A token embedding has the form of the head that is tied to it, or is in int8."""
+    is_tied = isinstance(decoder.head, TiedHead)
+    path = TOKEN if path == HEAD and is_tied else path
+    if config.forms:
+        return FORMS[config.forms[path]]
+    ends: dict[str, Scheme] = {TOKEN: config.head if is_tied else "int8", HEAD: config.head}
+    scheme = ends.get(path, config.to)
+    return MatrixForm(scheme, config.group, has_minima=scheme == "int4")
 
 
-def quantized_form(
-    layer: nn.Module, config: QuantizationConfig, token: QuantizedEmbedding | None, *, is_head: bool
-) -> nn.Module:
+def embedding_form(table: nn.Module, form: MatrixForm) -> QuantizedEmbedding:
+    weight, kind = matrix_of(table).detach(), EMBEDDINGS[form.scheme]
+    return kind(kind.buffers_of(weight, form), weight.dtype)
+
+
+def quantized_form(layer: nn.Module, form: MatrixForm, token: QuantizedEmbedding | None) -> nn.Module:
     """The quantised form of a linear layer, head or token embedding; `token` is the quantised embedding, if any."""
     if isinstance(layer, nn.Embedding):
         assert token is not None
@@ -238,19 +291,27 @@ def quantized_form(
         assert token is not None
         return QuantizedTiedHead(token, layer.bias)
     assert isinstance(layer, nn.Linear)
-    kind = LINEARS[config.head if is_head else config.to]
-    return kind(kind.buffers_of(layer.weight.detach(), config.group), layer.bias)
+    weight, kind = layer.weight.detach(), LINEARS[form.scheme]
+    return kind(kind.buffers_of(weight, form), layer.bias, weight.dtype)
 
 
-def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
-    """The paths of the layers to quantise. If `keep` matches a tied head or the token embedding, both are kept."""
+def quantized_paths(decoder: Decoder, keep: Sequence[str] = (), forms: Mapping[str, str] | None = None) -> list[str]:
+    """The paths of the layers to quantise. If `keep` matches a tied head or the token embedding, both are kept.
+
+    forms: by the paths of the layers, instead of `keep`; a tied head follows its embedding.
+    """
     modules = dict(decoder.named_modules())
-    forms = {path: plain_form(type(module)) for path, module in modules.items()}
-    paths = [path for path, form in forms.items() if form is nn.Linear or issubclass(form, TiedHead)]
+    plain = {path: plain_form(type(module)) for path, module in modules.items()}
+    paths = [TOKEN, *(path for path, form in plain.items() if form is nn.Linear or issubclass(form, TiedHead))]
+    is_tied = isinstance(decoder.head, TiedHead)
+    if forms:
+        if unknown := next((path for path in forms if path not in paths), None):
+            raise ConfigError(f"forms names '{unknown}', which is not a matrix of the decoder")
+        return [path for path in paths if path in forms or (is_tied and path == HEAD and TOKEN in forms)]
     kept = set(select(keep, [path for path in modules if path])) if keep else set()
-    if isinstance(decoder.head, TiedHead) and kept & {TOKEN, HEAD}:
+    if is_tied and kept & {TOKEN, HEAD}:
         kept |= {TOKEN, HEAD}
-    return [path for path in (TOKEN, *paths) if path not in kept]
+    return [path for path in paths if path not in kept]
 
 
 def matrix_of(layer: nn.Module) -> Tensor:
@@ -304,11 +365,11 @@ def plain_weights(decoder: nn.Module) -> dict[str, Tensor]:
 
 
 def stored_buffers(decoder: nn.Module) -> dict[str, Tensor]:
-    """Integers, scales and minima by path, as stored on disk: scales and minima are in SCALE_DTYPE."""
+    """Integers, scales, minima and units by path, as stored on disk."""
     return {
-        f"{path}.{name}": buffer.to(SCALE_DTYPE) if buffer.is_floating_point() else buffer
+        f"{path}.{name}": buffer
         for path, layer in quantized_layers(decoder).items()
-        for name, buffer in layer.named_buffers()
+        for name, buffer in layer.named_buffers(recurse=False)
     }
 
 

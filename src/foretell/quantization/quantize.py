@@ -196,7 +196,7 @@ def quantize(
     check_model(model)
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated, because {to} loses little; leave calibrate out")
-    model.check_not_quantized("quantize")
+    model = model.with_float_weights("quantize")
     settings = make_quantization(model.decoder, to, group, keep, head)
     measured = read_texts(text) if text or not calibrate else None
     texts = choose_texts(model, measured, None if calibrate is None else read_texts(calibrate))
@@ -217,7 +217,7 @@ def quantize_with_report(
 
     Raises UsageError for a model that is already quantised, ConfigError for a group that does not divide a width.
     """
-    model.check_not_quantized("quantize")
+    model = model.with_float_weights("quantize")
     plain, rows = model.decoder, texts.calibration
     paths = check_groups(plain, settings)
     with step("tokens before") as progress:

@@ -63,7 +63,13 @@ def read_parts(directory: Path) -> tuple[dict[str, dict[str, Any]], dict[str, St
     )
 
 
-PARTS_OF_MATRIX = ("integers", "scales", "minima")  # tensors of a quantised matrix (model/quantized_linear.py)
+PARTS_OF_MATRIX = (
+    "integers",
+    "scales",
+    "minima",
+    "scale_units",
+    "minimum_units",
+)  # tensors of a quantised matrix (model/quantized_linear.py)
 INTEGERS = {"I8": ("int8", 1), "U8": ("int4", 2)}  # type on disk: scheme, and weights in a byte
 
 

@@ -217,15 +217,15 @@ class QuantizationPart(Part):
 
         Raises `CheckpointError` for settings that do not fit the decoder.
         """
-        decoder = empty_decoder(config)
+        decoder = empty_decoder(config).to(source.dtype)
         try:
             quantize_decoder(decoder, self.settings)
         except (ConfigError, UsageError) as error:
             raise CheckpointError(f"{source.directory / CONFIG}: {error}") from None
         tensors = decoder.state_dict()
         shapes = {path: tuple(tensor.shape) for path, tensor in tensors.items()}
-        integers = {path: tensor.dtype for path, tensor in tensors.items() if not tensor.is_floating_point()}
-        return fill_decoder(decoder, source.read(shapes, integers))
+        own_dtypes = {path: buffer.dtype for path, buffer in stored_buffers(decoder).items()}
+        return fill_decoder(decoder, source.read(shapes, own_dtypes))
 
 
 @register_part

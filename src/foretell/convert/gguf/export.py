@@ -47,7 +47,7 @@ def export_gguf(
     ConfigError for a configuration or weight that it cannot express, TokenizerError for a tokenizer that llama.cpp does
     not support, and OutputError for a missed bound; nothing is written in these cases.
     """
-    model.check_not_quantized("convert")
+    model = model.with_float_weights("convert")
     check_new(target)
     config = model.decoder.config
     family = choose_architecture(config, family_name)

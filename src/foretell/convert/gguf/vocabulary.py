@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, tokenizer_json
 from foretell.text.tokenizer_json import TokenizerJson
+
+Item = TypeVar("Item")
 
 # Types of tokens. Control tokens are our special tokens, which are never encoded from text; user-defined ones are added
 # tokens that can be encoded from text.
@@ -208,7 +210,7 @@ def check_tokens(pairs: Mapping[str, Any]) -> tuple[list[str], list[int]]:
     return names[:used], kinds[:used]
 
 
-def is_list_of(values: Any, kind: type) -> bool:
+def is_list_of(values: Any, kind: type[Item]) -> TypeGuard[list[Item]]:
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
