@@ -89,7 +89,7 @@ def train_point(task: str, files: list[Path], size: str, steps: int) -> Point:
         return {
             "size": size,
             "steps": steps,
-            "parameters": run.record()["parameters"],
+            "parameters": run.record().parameters,
             "tokens": lines[-1]["tokens"],
             "loss": min(losses),
             "cpu_seconds": round(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 1),

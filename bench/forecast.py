@@ -86,9 +86,9 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
     seasons, _ = choose_seasons(known, None)
     origins = rolling_origins(series, horizon, data.test // windows, windows, seasons)
     measure = partial(evaluate_origins, forecaster, samples=4 if quick else 100, seed=arguments.seed)
-    about = session.task.record()
     return {
-        **{key: about[key] for key in ("size", "parameters")},
+        "size": session.task.record.size,
+        "parameters": session.task.record.parameters,
         "steps": session.progress.step,
         "training_minutes": minutes,
         "series": len(series),

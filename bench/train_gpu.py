@@ -35,8 +35,8 @@ from foretell.data.batch import Batch, make_batch
 from foretell.device import choose_device, dtype_name, memory_of, to_device
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import TiedHead
+from foretell.model.dispatch import AlignedTiedHead
 from foretell.model.init import make_decoder
-from foretell.model.kernels.dispatch import AlignedTiedHead
 from foretell.model.presets import preset_config
 from foretell.model.surgery import recast, replace
 from foretell.planning.speed import peak_flops

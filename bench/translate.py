@@ -99,7 +99,7 @@ def measure(request: PairRequest, split: Split, is_quick: bool) -> BenchmarkRepo
             "test_sentences": result.quality.sentences,
         },
         "config": session.task.config.model_dump(mode="json"),
-        "parameters": session.task.record()["parameters"],
+        "parameters": session.task.record.parameters,
         "steps": session.progress.step,
         "best_step": best.step,
         "training_seconds": session.progress.seconds,

@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 import foretell
 from foretell import LanguageModel
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import Scheme
 from foretell.config.section import make_section
 from foretell.convert.export import export_huggingface
 from foretell.convert.gguf.export import export_gguf
 from foretell.errors import CheckpointError, UsageError
 from foretell.language_model import save_model
 from foretell.model.init import make_decoder
-from foretell.model.quantized_linear import Scheme, stored_buffers
+from foretell.model.quantized_linear import stored_buffers
 from foretell.session.protocol import load_start
 from foretell.text import train_tokenizer
 

@@ -39,7 +39,7 @@ def test_keywords_are_fields_of_the_training_section(text: Path) -> None:
         training={"momentum": 0.5},
         **SMALL,
     )
-    training = Run(Path("runs/cats")).record()["config"]["training"]
+    training = Run(Path("runs/cats")).record().section("training")
     expected = {"steps": 2, "batch_size": 3, "learning_rate": 2e-3, "seed": 7, "momentum": 0.5}
     assert {name: training[name] for name in expected} == expected
     assert (model.config.width, model.tokenizer.kind) == (16, "bytes")
@@ -108,8 +108,8 @@ def test_a_chat_is_tuned_as_on_the_command_line(text: Path) -> None:
         "runs/start", "chats.jsonl", task="chat", template="plain", training={"steps": 2}, lora={"rank": 2}, **CPU
     )
     record = Run(Path("runs/chats")).record()
-    assert (record["verb"], record["template"]) == ("finetune --task chat", "plain")
-    assert (record["config"]["training"]["steps"], record["config"]["lora"]["rank"]) == (2, 2)
+    assert (record.verb, record.task["template"]) == ("finetune --task chat", "plain")
+    assert (record.section("training")["steps"], record.section("lora")["rank"]) == (2, 2)
     assert (tuned.config.width, tuned.tokenizer.vocab_size) == (start.config.width, start.tokenizer.vocab_size)
 
 

@@ -26,6 +26,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"  # index of weights in several fi
 EXAMPLES = "examples.json"  # example texts of a model, which the live page offers
 ADAPTER_CONFIG = "adapter_config.json"  # configuration of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
+GGUF_MAGIC = b"GGUF"  # the beginning of a GGUF file
 # Beginnings of names that no user gives, so that anything with them may be deleted
 TEMPORARY = ".tmp-foretell-"  # followed by the final name and the number of the process
 REPLACED = ".replaced-foretell-"  # followed by the name of a directory while a new one replaces it
@@ -67,6 +68,17 @@ def allowed_folders(path: Path) -> list[Path]:
     """The folders that a link at this path may lead to."""
     home = Path(os.path.realpath(path.parent))
     return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+
+
+def is_gguf(path: Path) -> bool:
+    """True for a file that begins like GGUF; Ollama's files have no ending."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:  # a name that no file can have, or a file that may not be read
+        return False
 
 
 def check_regular(path: Path) -> None:
@@ -336,19 +348,3 @@ def sha256(path: Path) -> str:
 def printable_name(path: str | Path) -> str:
     """A name for people and pictures; bytes that are not UTF-8, and control characters, become U+FFFD."""
     return re.sub(r"[\x00-\x1f\x7f]", "\ufffd", str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-
-
-def format_bytes(count: float) -> str:
-    """A number of bytes for people: 1.5 GB."""
-    value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{value:,.0f} {units[0]}" if value >= 100 or units[0] == "bytes" else f"{value:.1f} {units[0]}"
-
-
-def format_duration(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

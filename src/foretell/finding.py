@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from foretell.convert.gguf.header import is_gguf
 from foretell.convert.hub import NAME, PREFIX, fetch_model
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
 from foretell.errors import CheckpointError, as_path, did_you_mean, expanded
-from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, printable_name
+from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, is_gguf, printable_name
 from foretell.manifest import check_model_files
 from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
 from foretell.runs.record import and_advice

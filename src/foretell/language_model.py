@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.data.data_use import DataUse
 from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted
@@ -22,16 +23,8 @@ from foretell.files import new_directory
 from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder, log_probabilities, logit_chunks, rows_at_once
 from foretell.model.init import decoder_with_weights
-from foretell.model.kernels.strict import strict_copy
-from foretell.model.quantized_linear import (
-    QuantizationConfig,
-    Scheme,
-    check_groups,
-    count_weights,
-    make_quantization,
-    plain_weights,
-    quantize_decoder,
-)
+from foretell.model.kernels import strict_copy
+from foretell.model.quantized_linear import count_weights, plain_weights
 from foretell.model.surgery import copy_with
 from foretell.saved_model.config_file import NO_TOKENIZER, command_of
 from foretell.saved_model.part import (
@@ -229,6 +222,8 @@ class LanguageModel:
         are in int4 too. Raises UsageError for a model that is quantised already and for a glob without
         a match, ConfigError for a group that does not divide a width.
         """
+        from foretell.model.quantize_decoder import check_groups, make_quantization
+
         plain = self.with_float_weights("quantize")
         settings = make_quantization(plain.decoder, to, group, keep, head)
         layers = {path: plain.decoder.get_submodule(path) for path in check_groups(plain.decoder, settings)}
@@ -236,6 +231,8 @@ class LanguageModel:
 
     def quantized_in_place(self, settings: QuantizationConfig) -> Self:
         """Round the weights in place and return the model. For loading: memory never holds all weights twice."""
+        from foretell.model.quantize_decoder import quantize_decoder
+
         quantize_decoder(self.decoder, settings)
         return replace(self, parts={**self.parts, QUANTIZATION: QuantizationPart(settings)})
 

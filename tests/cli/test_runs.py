@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from foretell.runs.lock import held
-from foretell.runs.record import read_record, write_record
+from foretell.runs.record import RunRecord, read_record, write_record
 from foretell.runs.run import Run
 from foretell.runs.summary import RunTable, Summary, values_by_path
 from foretell.session import plots
@@ -48,7 +48,8 @@ def here(two, foretell, tmp_path) -> Path:
 
 def rewrite(run: Path, record: dict[str, Any]) -> None:
     """Store a changed record as the program does."""
-    Run(run).replace_record({key: value for key, value in record.items() if key not in ("format", "sha256")})
+    values = {key: value for key, value in record.items() if key not in ("format", "sha256")}
+    Run(run).replace_record(RunRecord.from_json(values))
 
 
 def test_all_runs_here_are_listed_in_eighty_columns(foretell, here):
@@ -174,7 +175,7 @@ def test_a_run_of_an_older_version_is_listed_and_compared(foretell, here):
     """Settings that its record lacks have their defaults."""
     record = read_record(here / "first")
     for key in ("optimizer", "weight_decay_by_path", "momentum", "label_smoothing", "patience", "sample_prompts"):
-        del record["config"]["training"][key]
+        del record.section("training")[key]
     write_record(here / "first", record)
     told = foretell("runs", "first", "second", "--json").json
     assert told["differences"] == {"training.optimizer": ["adamw", "muon"]}
@@ -253,8 +254,7 @@ def test_only_what_training_writes_is_deleted(foretell, here, monkeypatch):
 def test_the_files_of_a_run_of_an_earlier_version_are_known_by_their_times(foretell, here, monkeypatch):
     run = Run(here / "first")
     record = run.record()
-    del record["files_in_tokens"]
-    run.replace_record(record)
+    run.replace_record(record.model_copy(update={"files_in_tokens": None}))
     (run.tokens / "mine.txt").write_text("mine")
     os.utime(run.tokens / "mine.txt", (2**31, 2**31))
     answer(monkeypatch, "y\n")

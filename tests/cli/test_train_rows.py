@@ -56,6 +56,18 @@ def test_every_line_is_a_row_with_special_tokens_and_one_end(foretell, lines) ->
     assert (data["rows"], data["special"], data["loss_on"]) == (True, ["<EOS>"], "all")
 
 
+def test_rows_can_be_packed_and_do_not_see_each_other(foretell, lines) -> None:
+    packing = ["--rows", "--special", "<EOS>", "--kind", "words", "--set", "data.packing=true"]
+    outcome = foretell("train", lines, *packing, *FOUR, "--training.batch-size", "1", "--out", "x")
+    assert outcome.code == 0, outcome.err
+    assert "rows        3 and 0, packed into 1 of 16 tokens, 0% padding; loss on all tokens" in outcome.err
+    shown = foretell("train", "--show-batch", 1, "--out", "x", "--json").json["rows"]
+    assert [row["start"] for row in shown] == [None]
+    documents = [token["document"] for token in shown[0]["tokens"]]
+    firsts = [index for index, document in enumerate(documents) if document != documents[index - 1] or index == 0]
+    assert [shown[0]["tokens"][index]["loss"] for index in firsts] == [None] * 3
+
+
 @pytest.mark.parametrize(("loss_on", "prompt"), [("answer", "4 + 1 ="), ("all", "4 +* 1* =*")])
 def test_the_loss_is_on_the_answer_or_on_all(foretell, questions, loss_on, prompt) -> None:
     options = ["--prompt-field", "q", "--answer-field", "a", "--loss-on", loss_on, "--kind", "words", *FOUR]

@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 
 import foretell as foretell_package
-from foretell.config.model import ModelConfig, Scheme
+from foretell.config.model import ModelConfig
+from foretell.config.quantization import Scheme
 from foretell.config.sampling import SamplingConfig
 from foretell.convert.export import export_huggingface
 from foretell.finding import find_model
@@ -24,7 +25,7 @@ from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS
 from foretell.text import train_tokenizer
-from foretell.typesetting.document import percent
+from foretell.typesetting.numbers import percent
 
 
 def test_help_of_every_verb_is_printed(foretell):

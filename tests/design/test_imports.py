@@ -150,6 +150,27 @@ def test_help_and_the_package_do_not_import_heavy_modules():
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
 
 
+KERNELS = "foretell.model.kernels"
+
+
+def users_of_kernels(paths: list[Path]) -> dict[Path, list[str]]:
+    """The files outside the kernels that import from them, with the modules that they import."""
+    used = {path: [name for name in imported_modules(path) if f"{name}.".startswith(f"{KERNELS}.")] for path in paths}
+    return {path: names for path, names in used.items() if names and path.parent.name != "kernels"}
+
+
+def test_few_files_know_of_the_kernels_and_import_them_from_one_module():
+    users = users_of_kernels(FILES)
+    assert len(users) <= 4
+    assert {name for names in users.values() for name in names} == {KERNELS}
+
+
+def test_a_file_that_imports_a_module_of_the_kernels_is_detected(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text("from foretell.model.kernels import vectors\n", encoding="utf-8")
+    assert users_of_kernels([path]) == {path: [f"{KERNELS}.vectors"]}
+
+
 def test_pickle_is_used_nowhere():
     for path in FILES:
         names = {node.id for node in nodes(path) if isinstance(node, ast.Name)}

@@ -9,7 +9,15 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "foretell"
 OPENING = {"open", "fdopen", "read_text", "read_bytes", "ZipFile", "ParquetFile", "safe_open", "load_file"}
 # Functions of these names that are ours, by the value that they are an attribute of
-OURS = {"arguments", "options", "TokenStore", "RowStream", "cls", "(Run if current_world().is_first else FollowedRun)"}
+OURS = {
+    "arguments",
+    "options",
+    "TokenStore",
+    "RowStream",
+    "ChatData",
+    "cls",
+    "(Run if current_world().is_first else FollowedRun)",
+}
 # module: the calls that open a file in another way; why that is safe
 ALLOWED = {
     # the opener; a file whose kind was checked before; a name that a writer made

@@ -13,11 +13,9 @@ import pytest
 import torch
 
 from foretell.config.model import ModelConfig
-from foretell.data.batch import PADDING
 from foretell.data.learned import NOT_LEARNED
+from foretell.data.rows import PackedRows, PaddedRows
 from foretell.errors import CheckpointError, ConfigError, DataError
-from foretell.files import sha256
-from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, pack
 from foretell.finetuning.chat_evaluation import ANSWER_TOKENS, evaluate_chats
 from foretell.finetuning.chat_task import ChatTask, replay_batch
 from foretell.finetuning.chat_tuning import DEFAULT_EPOCHS, ChatRequest, ChatTraining
@@ -31,7 +29,6 @@ from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.session.start import Start
 from foretell.text import train_tokenizer
-from foretell.text.chat_template import ChatTokens
 from foretell.training.objective import Objective
 
 WORDS = {"cat": "mat", "dog": "log", "hen": "den", "fox": "box", "owl": "bowl"}
@@ -85,8 +82,8 @@ def test_a_training_of_a_given_time_ends_after_its_epochs(small, chats, tmp_path
     training = {"training": {"batch_size": 4}}
     session = tune(request(small, chats, tmp_path / "run", minutes=2.0, overrides=training))
     assert math.ceil(DEFAULT_EPOCHS * len(session.task.train) / 4) < FEWEST_STEPS
-    assert session.progress.step == session.task.about["most_steps"] == FEWEST_STEPS
-    assert "more would mostly memorise the data" in session.task.about["reasons"][0]
+    assert session.progress.step == session.task.record.most_steps == FEWEST_STEPS
+    assert "more would mostly memorise the data" in session.task.record.reasons[0]
 
 
 def test_an_answer_that_does_not_end_is_marked_as_cut(small, tmp_path):
@@ -130,49 +127,15 @@ def test_conversations_that_are_cut_are_counted_for_each_model(small, tmp_path):
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_filled_by_best_fit():
-    rows = pack([5, 3, 2, 6, 4], room=8)
-    assert sorted(item for row in rows for item in row) == [0, 1, 2, 3, 4]
-    assert rows == [[3, 2], [0, 1], [4]]
-
-
-def test_a_packed_row_token_by_token():
-    first = ChatTokens([11, 12, 13, 14], [False, False, True, True])
-    second = ChatTokens([21, 22, 23], [False, True, True])
-    batch = PackedChats([first, second], context_length=8).make_batch([0])
-    assert batch.ids.tolist() == [[11, 12, 13, 14, 21, 22]]
-    assert batch.targets.tolist() == [[12, 13, 14, 21, 22, 23]]
-    assert batch.loss_weights.tolist() == [[0, 1, 1, 0, 1, 1]]  # no question, and nothing of the next conversation
-    assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 3, 0, 1]]
-    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0, 0, 0, 0, 1, 1]]
-
-
-def test_padding_is_not_learned():
-    packed = PackedChats(
-        [ChatTokens([1, 2, 3], [False, True, True]), ChatTokens([4, 5, 6, 7], [False] * 3 + [True])], 3
-    )
-    batch = packed.make_batch([1])
-    assert batch.loss_weights.tolist() == [[1, 1, 0]]
-    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0, 0, 0]] and PADDING < 0
-
-
 def test_the_loss_of_packed_conversations_is_that_of_each_alone(tuned):
-    chats = tuned.task.train.chats[:6]
+    chats = tuned.task.data.train
     objective = Objective(tuned.task.decoder).eval()
-    packed = PackedChats(chats, 96)
+    packed = PackedRows(chats, 96)
     with torch.no_grad():
         together = sum(float(objective(batch).sum) for batch in packed.iter_batches(2))
-        alone = sum(float(objective(PackedChats([chat], 96).make_batch([0])).sum) for chat in chats)
+        alone = sum(float(objective(batch).sum) for batch in PaddedRows(chats).iter_batches(1))
     assert len(packed) < len(chats)
     assert together == pytest.approx(alone, rel=1e-5)
-
-
-def test_every_conversation_is_read_once_per_epoch():
-    packed = PackedChats([ChatTokens([index] * 5, [False] + [True] * 4) for index in range(12)], 10, seed=3)
-    rows = len(packed)
-    orders = [[packed.order.item(epoch * rows + index) for index in range(rows)] for epoch in range(3)]
-    assert all(sorted(order) == list(range(rows)) for order in orders)
-    assert orders[0] != orders[1]
 
 
 def test_the_shown_batch_has_a_loss_for_learned_tokens_alone(tuned):
@@ -197,9 +160,9 @@ def test_a_tuned_model_answers_with_its_template(tuned):
 
 def test_the_record_names_model_template_and_data(tuned, small, chats):
     record = tuned.run.record()
-    assert record["from"]["weights_sha256"] == small.digest
-    assert (record["template"], record["data"], record["verb"]) == ("chatml", [str(chats)], "finetune --task chat")
-    assert record["config"]["model"]["vocab_size"] == small.config.vocab_size + 2
+    assert record.start.weights_sha256 == small.digest
+    assert (record.task["template"], record.data, record.verb) == ("chatml", [str(chats)], "finetune --task chat")
+    assert record.config["model"]["vocab_size"] == small.config.vocab_size + 2
 
 
 def test_samples_are_questions_held_out_with_answers(tuned):
@@ -207,16 +170,30 @@ def test_samples_are_questions_held_out_with_answers(tuned):
     assert "<|im_start|>assistant\n" in text
 
 
-def test_damaged_data_are_refused(tmp_path):
-    (tmp_path / CHATS).write_bytes(b"x")
-    with pytest.raises(CheckpointError, match="not as it was written"):
-        ChatData.load(tmp_path, "0" * 64)
+def test_damaged_data_are_refused(tuned, tmp_path):
+    shutil.copytree(tuned.run.directory, tmp_path / "run")
+    shard = tmp_path / "run" / "tokens" / "train_loss-00000.npy"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match="not the content that was written"):
+        tune(ChatRequest(out=tmp_path / "run"), resume=True)
 
 
-def test_data_is_the_same_after_saving(tmp_path):
-    data = ChatData([ChatTokens([1, 2], [False, True]), ChatTokens([3], [True])], [])
-    data.save(tmp_path)
-    assert ChatData.load(tmp_path, sha256(tmp_path / CHATS)) == data
+def test_other_data_are_refused(tuned, tmp_path):
+    shutil.copytree(tuned.run.directory, tmp_path / "run")
+    index = tmp_path / "run" / "tokens" / "index.json"
+    index.write_text(index.read_text() + "\n")
+    with pytest.raises(CheckpointError, match="is not as it was written; restore it"):
+        tune(ChatRequest(out=tmp_path / "run"), resume=True)
+
+
+def test_conversations_can_be_rows_of_their_own(small, chats, tmp_path):
+    overrides = {"training": {"steps": 2, "batch_size": 4}, "data": {"packing": False}}
+    session = tune(request(small, chats, tmp_path / "run", overrides=overrides))
+    batch = session.task.batch(0)
+    assert batch.document_ids is None and batch.lengths is not None
+    assert len(session.task.train) == len(session.task.data.train)
 
 
 @pytest.mark.parametrize(("truncate", "kept"), [("drop", 2), ("tail", 3)])
@@ -232,7 +209,7 @@ def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, c
     assert not (tmp_path / "a").exists()
     caplog.set_level("INFO", logger="foretell")
     session = tune(request(small, path, tmp_path / "b", truncate=truncate, **open_data))
-    assert len(session.task.train.chats) == kept
+    assert len(session.task.data.train) == kept
     assert "1 of 3 conversations are longer than the context" in caplog.text
 
 
@@ -254,18 +231,19 @@ def test_conversations_that_do_not_fit_are_left_out_before_the_split(small, tmp_
 
 
 def test_an_answer_that_is_only_read_has_no_loss_and_the_same_ids(small, tmp_path):
-    def tokens(mark: int) -> ChatTokens:
+    def tokens(mark: int) -> tuple[list[int], list[int]]:
         path = tmp_path / f"{mark}.json"
         turns = [*asked("the cat?", "mat.", weight=mark), *asked("the dog?", "log.")]
         path.write_text(json.dumps([{"messages": turns}]), encoding="utf-8")
         one_step = {"overrides": {"training": {"steps": 1}, "data": {"validation_fraction": 0}}}
-        return tune(request(small, path, tmp_path / f"run-{mark}", **one_step)).task.data.train[0]
+        rows = tune(request(small, path, tmp_path / f"run-{mark}", **one_step)).task.data.train
+        return rows.ids(0), rows.loss_mask(0).tolist()
 
-    read_only, learned = tokens(0), tokens(1)
-    assert read_only.ids == learned.ids
-    last = len(learned) - learned.is_answer[::-1].index(False, learned.is_answer[::-1].index(True))
-    assert read_only.is_answer == [flag and index >= last for index, flag in enumerate(learned.is_answer)]
-    assert 0 < read_only.answer_tokens < learned.answer_tokens
+    (ids, mask), (learned_ids, learned_mask) = tokens(0), tokens(1)
+    assert ids == learned_ids
+    last = len(ids) - learned_mask[::-1].index(0, learned_mask[::-1].index(1))
+    assert mask == [flag if index >= last else 0 for index, flag in enumerate(learned_mask)]
+    assert 0 < sum(mask) < sum(learned_mask)
 
 
 def asked(question: str, answer: str, **marks: int) -> list[dict[str, Any]]:
@@ -279,7 +257,7 @@ def test_a_hundredth_of_the_conversations_may_be_too_long_without_an_option(smal
     caplog.set_level("INFO", logger="foretell")
     overrides = {"training": {"steps": 1}, "data": {"validation_fraction": 0}}
     session = tune(request(small, path, tmp_path / "a", overrides=overrides))
-    assert len(session.task.train.chats) == 99
+    assert len(session.task.data.train) == 99
     assert "1 of 100 conversations are longer than the context: left out" in caplog.text
 
 

@@ -69,7 +69,8 @@ def trained(file: Path, out: Path, **options):
 def test_a_training_starts_from_it_and_keeps_its_weights_if_they_are_the_best(file, tmp_path):
     session = trained(file, tmp_path / "run", training={"learning_rate": 0.5})
     record = session.run.record()
-    assert (record["from"]["model"], record["size"]) == (INCLUDED, INCLUDED)
+    assert record.start is not None
+    assert (record.start.model, record.size) == (INCLUDED, INCLUDED)
     best = session.run.best()
     assert best.step == 0  # a rate of 0.5 destroys the weights
     old, new = (foretell.load(name, "cpu", "float32").weights_digest() for name in (INCLUDED, best.directory))
@@ -79,10 +80,10 @@ def test_a_training_starts_from_it_and_keeps_its_weights_if_they_are_the_best(fi
 def test_random_weights_are_asked_for_or_follow_from_another_shape(file, tmp_path, caplog):
     caplog.set_level("INFO", "foretell")
     asked = trained(file, tmp_path / "a", is_from_scratch=True, size="toy")
-    assert "from" not in asked.run.record()
+    assert asked.run.record().start is None
     assert "does not fit" not in caplog.text
     sized = trained(file, tmp_path / "b", size="toy")
-    assert "from" not in sized.run.record()
+    assert sized.run.record().start is None
     assert f"random weights: {INCLUDED}, the included forecaster, does not fit --size toy" in caplog.text
 
 

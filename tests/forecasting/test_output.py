@@ -7,7 +7,6 @@ import csv
 import numpy as np
 import pytest
 
-from foretell.data.numbers import number_text
 from foretell.errors import OutputError, UsageError
 from foretell.forecasting.forecaster import Forecast, forecast
 from foretell.forecasting.output import (
@@ -24,6 +23,7 @@ from foretell.forecasting.output import (
 from foretell.forecasting.series import Series, Timeline, numbered
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.series_layout import SeriesFormat
+from foretell.typesetting.numbers import format_significant
 
 FORECAST = Forecast(Series("a,b", np.array([1.0, np.nan, 3.0]), numbered()), np.array([[1.5, -2e6], [2.5, 4e6]]))
 
@@ -49,7 +49,7 @@ def test_the_table_of_a_file_with_semicolons_has_semicolons(decimal, mark):
     [(10734761860.4, "10734761860"), (0.0, "0"), (-0.1234567890123, "-0.123456789"), (1e-9, "1e-09"), (2e20, "2e+20")],
 )
 def test_numbers_of_usual_size_have_no_exponent(value, written):
-    assert number_text(value, 10) == written
+    assert format_significant(value, 10) == written
 
 
 def test_paths_and_json_hold_the_same_numbers():

@@ -77,7 +77,7 @@ def test_windows_without_a_known_context_are_not_for_the_calibration():
 
 def test_what_is_held_out_is_said_of_series_of_several_lengths(session, request_for, tmp_path):
     training, task = ForecastTraining(request_for(tmp_path / "run")), session.task
-    both = SimpleNamespace(series=[*task.series, task.series[0].until(3)], config=task.config, about=task.about)
+    both = SimpleNamespace(series=[*task.series, task.series[0].until(3)], config=task.config, record=task.record)
     assert training.describe(task)[0].endswith("0 missing, the last 4 of each held out")
     assert training.describe(cast("ForecastTask", both))[0].endswith("0 missing, at most the last 4 of each held out")
 
@@ -110,10 +110,10 @@ def test_each_series_is_trained_by_the_season_of_its_interval(mixed_run):
     assert (
         "season      by interval: 7 for steps of 1 day, 12 for steps of 1 month, since series have several "
         + ("intervals")
-        in task.about["reasons"]
+        in task.record.reasons
     )
-    assert any(line.startswith("horizon     14 for all") for line in task.about["reasons"])
-    assert task.about["season"] is None
+    assert any(line.startswith("horizon     14 for all") for line in task.record.reasons)
+    assert task.record.task["season"] is None
 
 
 def test_values_without_times_have_the_season_of_the_training(tmp_path):

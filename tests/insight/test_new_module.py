@@ -24,8 +24,8 @@ from foretell.insight.explain.explain_value import EXPLAINERS
 from foretell.insight.explain.steps import Remark, Working
 from foretell.insight.explain.walk import walk
 from foretell.insight.page.write_page import page_html
+from foretell.insight.recorded_pass import RecordedPass, TracedScalar
 from foretell.insight.recorded_values import least_elements
-from foretell.insight.recording import Recording, TracedScalar
 from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.attention import SDPAttention
@@ -269,7 +269,7 @@ def test_a_number_without_a_known_formula_is_refused_by_path_and_class(name: str
 
 
 def test_a_formula_can_be_given_an_explanation(make_model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def explain_cap(recording: Recording, scalar: TracedScalar) -> Working:
+    def explain_cap(recording: RecordedPass, scalar: TracedScalar) -> Working:
         x, source = read_vector(recording, scalar, scalar.index)
         value = float(abs(x).max())
         return Working([Remark(f"The largest absolute element of {source} is {value}.")], value, value)

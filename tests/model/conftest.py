@@ -12,7 +12,7 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.dispatch import Use, choose_kernels
 from tests.toy import LLAMA, TINY, with_large_weights
 
 LLAMA3_SCALING = {"type": "llama3", "factor": 8, "original_context_length": 16}

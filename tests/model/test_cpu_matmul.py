@@ -14,9 +14,9 @@ from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
+from foretell.model import cpu_matmul
+from foretell.model.cpu_matmul import MIN_ROWS, ROWS_AT_ONCE, CPULinear, OneDNNLinear, linear
 from foretell.model.init import make_decoder
-from foretell.model.kernels import cpu_matmul
-from foretell.model.kernels.cpu_matmul import MIN_ROWS, ROWS_AT_ONCE, CPULinear, OneDNNLinear, linear
 from foretell.model.quantized_linear import Int4Linear, Int8Linear, QuantizedLinear
 from foretell.model.surgery import copy_with, recast
 from foretell.training.execution import make_objective

@@ -19,13 +19,8 @@ from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder
-from foretell.model.kernels.fast_decoder import (
-    MIN_TOKENS,
-    PackedLinear,
-    PackedTiedHead,
-    PackedWeight,
-    with_fast_kernels,
-)
+from foretell.model.kernels.fast_decoder import MIN_TOKENS, prepare_for_generation
+from foretell.model.kernels.onednn_linear import PRECISIONS, PackedLinear, PackedTiedHead, PackedWeight
 from tests.toy import KeepingSampler
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
@@ -52,10 +47,10 @@ def packed_paths(decoder: Decoder) -> list[str]:
     return [path for path, module in decoder.named_modules() if isinstance(module, PackedLinear | PackedTiedHead)]
 
 
-@pytest.mark.parametrize("dtype", fast_decoder.PRECISIONS)
+@pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("rows", [1, 3, 64])
 def test_packed_matmul_equals_the_layer(dtype: torch.dtype, rows: int) -> None:
-    if not fast_decoder.PRECISIONS[dtype]():
+    if not PRECISIONS[dtype]():
         pytest.skip(f"this processor has no {dtype} kernel")
     layer = nn.Linear(24, 40).to(dtype)
     x = torch.randn(1, rows, 24).to(dtype)
@@ -74,14 +69,14 @@ def test_the_packed_copy_of_a_changed_weight_is_not_used() -> None:
 
 @pytest.mark.usefixtures("without_numba")
 def test_gradients_are_computed_with_packed_weights(decoder: Decoder) -> None:
-    with_fast_kernels(decoder)(torch.tensor([[1, 2]])).sum().backward()
+    prepare_for_generation(decoder)(torch.tensor([[1, 2]])).sum().backward()
     assert all(parameter.grad is not None for parameter in decoder.parameters())
 
 
 @pytest.mark.usefixtures("without_numba")
 def test_all_linear_layers_are_packed_in_a_copy(decoder: Decoder) -> None:
     linear_paths = [path for path, module in decoder.named_modules() if isinstance(module, nn.Linear | TiedHead)]
-    copied = with_fast_kernels(decoder, MIN_TOKENS)
+    copied = prepare_for_generation(decoder, MIN_TOKENS)
     assert packed_paths(copied) == linear_paths
     assert packed_paths(decoder) == []
     weights, copied_weights = dict(decoder.named_parameters()), dict(copied.named_parameters())
@@ -91,7 +86,7 @@ def test_all_linear_layers_are_packed_in_a_copy(decoder: Decoder) -> None:
 
 @pytest.mark.usefixtures("without_numba")
 def test_hooks_of_the_decoder_are_called_in_the_copy(decoder: Decoder) -> None:
-    copied, calls = with_fast_kernels(decoder), list[str]()
+    copied, calls = prepare_for_generation(decoder), list[str]()
     for path, module in decoder.named_modules():
         module.register_forward_hook(lambda *_, path=path: calls.append(path))
     copied(torch.tensor([[1, 2]]))
@@ -100,19 +95,19 @@ def test_hooks_of_the_decoder_are_called_in_the_copy(decoder: Decoder) -> None:
 
 @pytest.mark.usefixtures("without_numba")
 def test_weights_are_not_packed_for_a_few_tokens(decoder: Decoder) -> None:
-    assert with_fast_kernels(decoder, MIN_TOKENS - 1) is decoder
+    assert prepare_for_generation(decoder, MIN_TOKENS - 1) is decoder
 
 
 @pytest.mark.usefixtures("without_numba")
 def test_weights_are_not_packed_without_memory_for_the_copy(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_decoder, "memory_of", lambda device: 1000)
-    assert with_fast_kernels(decoder) is decoder
+    assert prepare_for_generation(decoder) is decoder
 
 
 @pytest.mark.usefixtures("without_numba")
 def test_weights_of_a_compiled_model_are_not_packed(decoder: Decoder) -> None:
     decoder.trunk.blocks[0].compile(backend="eager")
-    assert with_fast_kernels(decoder) is decoder
+    assert prepare_for_generation(decoder) is decoder
 
 
 @pytest.mark.usefixtures("kernels")

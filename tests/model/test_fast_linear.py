@@ -14,8 +14,9 @@ from foretell.config.section import make_section
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder
-from foretell.model.kernels.fast_decoder import MIN_TOKENS, PackedLinear, with_fast_kernels
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.kernels.fast_decoder import MIN_TOKENS, prepare_for_generation
+from foretell.model.kernels.onednn_linear import PackedLinear
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with
 
 pytest.importorskip("numba")
@@ -62,7 +63,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def test_weights_and_names_of_the_decoder_are_kept():
     decoder = model("int4")
-    fast = with_fast_kernels(decoder)
+    fast = prepare_for_generation(decoder)
     state, others = decoder.state_dict(), fast.state_dict()
     assert state.keys() == others.keys()
     assert all(others[name].data_ptr() == tensor.data_ptr() for name, tensor in state.items())
@@ -80,7 +81,7 @@ def test_packed_copies_of_changed_weights_are_not_used(to):
 
 def test_gradients_equal_the_plain_layers():
     decoder = model()
-    with_fast_kernels(decoder)(IDS).sum().backward()
+    prepare_for_generation(decoder)(IDS).sum().backward()
     assert all(parameter.grad is not None for parameter in decoder.parameters())
 
 
@@ -114,7 +115,7 @@ def test_a_strict_row_has_the_same_bits_with_any_other_rows():
 def test_groups_that_no_kernel_reads_keep_the_plain_layer():
     decoder = make_decoder(make_section(ModelConfig, {**SIZES, "width": 36, "num_heads": 3}), seed=1).eval()
     quantize_decoder(decoder, make_quantization(decoder, "int4", group=6))
-    assert not {path for path in fast_paths(with_fast_kernels(decoder)) if path.startswith("trunk")}
+    assert not {path for path in fast_paths(prepare_for_generation(decoder)) if path.startswith("trunk")}
 
 
 def test_subclasses_stay_as_they_are():
@@ -128,20 +129,20 @@ def test_subclasses_stay_as_they_are():
 
 def test_a_short_generation_is_not_prepared():
     decoder = model()
-    assert with_fast_kernels(decoder, max_tokens=MIN_TOKENS - 1) is decoder
+    assert prepare_for_generation(decoder, max_tokens=MIN_TOKENS - 1) is decoder
 
 
 def test_without_numba_torch_decodes_and_one_line_says_so(monkeypatch, caplog):
     monkeypatch.setattr(fast_decoder, "has_numba", lambda: False)
     fast_decoder.tell_once.cache_clear()
     with caplog.at_level(logging.WARNING, "foretell"):
-        kinds = {type(module) for module in with_fast_kernels(model()).modules()}
-        with_fast_kernels(model())
+        kinds = {type(module) for module in prepare_for_generation(model()).modules()}
+        prepare_for_generation(model())
     assert PackedLinear in kinds or nn.Linear in kinds
     assert [record.message for record in caplog.records] == [fast_decoder.NOTE]
 
 
 def test_the_head_of_a_tied_decoder_is_packed_once():
-    fast = with_fast_kernels(model())
+    fast = prepare_for_generation(model())
     assert isinstance(fast.head, TiedHead)
     assert fast.head.weight.data_ptr() == fast.embed.token.weight.data_ptr()

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from foretell.activations import activation_name
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.lora import LoRAConfig, LoRALinear
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
-from foretell.model.quantized_linear import QuantizedLinear, make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
+from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.surgery import copy_with_own_hooks, replace
 
 pytest.importorskip("numba")
@@ -81,11 +82,11 @@ FUSABLE = (
 def test_a_fused_block_computes_what_its_modules_do(name, threads, make):
     torch.set_num_threads(threads)
     decoder = make(name)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     assert is_fused(fused)
     assert distance(read(decoder), read(fused)) < 1e-5
     decoder = decoder.bfloat16()
-    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 2**-5
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 2**-5
 
 
 @pytest.mark.parametrize("sizes", [(48, 1, 48, 50), (40, 5, 8, 33), (96, 2, 16, 192), (64, 4, 20, 7)])
@@ -93,21 +94,21 @@ def test_odd_sizes_are_computed(sizes, make):
     width, heads, head_width, inner = sizes
     changes = {"width": width, "num_heads": heads, "head_width": head_width, "feedforward_width": inner}
     decoder = make("llama", **changes, num_kv_heads=1)
-    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 1e-5
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("feedforward", ["mlp", "gated"])
 def test_every_activation_is_computed(activation, feedforward, make):
     decoder = make("gpt2", activation=activation, feedforward=feedforward)
-    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 1e-5
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu_erf"])
 def test_activations_of_many_rows_are_compiled_with_the_gradients_of_the_plain_form(activation, make):
     decoder = make("gpt2", activation=activation)
     path = "trunk.blocks.0.feedforward.activation"
-    plain, kernel = (each.get_submodule(path) for each in (decoder, with_fast_kernels(decoder)))
+    plain, kernel = (each.get_submodule(path) for each in (decoder, prepare_for_generation(decoder)))
     assert isinstance(kernel, CompiledActivation) and activation_name(kernel) == activation
     for x in (torch.randn(count).to(dtype) for count in (3, 33, 50_001) for dtype in (torch.float32, torch.bfloat16)):
         with torch.no_grad():
@@ -127,9 +128,9 @@ def test_attention_reaches_over_blocks(window, head_width, make):
     changes = {"window": window, "head_width": head_width, "context_length": 96}
     decoder = make("llama", **changes)
     passes = (20, 1, 11, 1, 1, 30, 1, 25)
-    assert distance(read(decoder, passes), read(with_fast_kernels(decoder), passes)) < 1e-5
+    assert distance(read(decoder, passes), read(prepare_for_generation(decoder), passes)) < 1e-5
     decoder = decoder.bfloat16()
-    assert distance(read(decoder, passes), read(with_fast_kernels(decoder), passes)) < 2**-4
+    assert distance(read(decoder, passes), read(prepare_for_generation(decoder), passes)) < 2**-4
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -139,7 +140,7 @@ def test_memory_left_by_an_earlier_call_is_not_read(name, width, to, make):
     decoder = make(name, width=width, head_width=width // 2, feedforward_width=width + 8)
     if to is not None:
         quantize_decoder(decoder, make_quantization(decoder, to))
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     expected = read(fused)
     SCRATCH.memory.fill(float("nan"))
     assert torch.equal(read(fused), expected)
@@ -150,7 +151,7 @@ def test_memory_left_by_an_earlier_call_is_not_read(name, width, to, make):
 def test_quantised_blocks_are_computed(to, name, make):
     decoder = make(name, width=32, head_width=16, feedforward_width=64)
     quantize_decoder(decoder, make_quantization(decoder, to))
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     assert is_fused(fused)
     # int4: rounding of 1 + integer / 16, six times as large as the weights, in all layers one after the other
     assert distance(read(decoder), read(fused)) < (1e-5 if to == "int8" else 2e-4)
@@ -158,7 +159,7 @@ def test_quantised_blocks_are_computed(to, name, make):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_chunks_other_rows_and_threads_do_not_change_a_bit(dtype, make):
-    fused = with_fast_kernels(make("mistral").to(dtype))
+    fused = prepare_for_generation(make("mistral").to(dtype))
     whole = read(fused, (8, 1))
     torch.set_num_threads(1)
     parts = read(fused, (3, 2, 3, 1))
@@ -167,7 +168,7 @@ def test_chunks_other_rows_and_threads_do_not_change_a_bit(dtype, make):
 
 def test_calls_that_the_function_cannot_compute_are_left_to_the_modules(make, monkeypatch):
     decoder = make("gpt2")
-    fused, ids = with_fast_kernels(decoder), torch.tensor([[1, 2, 3]])
+    fused, ids = prepare_for_generation(decoder), torch.tensor([[1, 2, 3]])
     expected = read(decoder)
     monkeypatch.setattr(FusedWeights, "run", lambda *_: pytest.fail("was called"))
     torch.testing.assert_close(fused(ids), decoder(ids))  # no paged cache, and gradients
@@ -178,7 +179,7 @@ def test_calls_that_the_function_cannot_compute_are_left_to_the_modules(make, mo
 
 def test_hooks_that_come_later_see_their_modules(make):
     decoder, calls = make("gpt2"), list[str]()
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     decoder.get_submodule("trunk.blocks.1.attention.query").register_forward_hook(lambda *_: calls.append("query"))
     expected = read(fused)
     assert len(calls) == len(PASSES)
@@ -187,7 +188,7 @@ def test_hooks_that_come_later_see_their_modules(make):
 
 def test_changed_weights_are_used(make):
     decoder = make("gpt2")
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     with torch.no_grad():
         layer: Any = decoder.get_submodule("trunk.blocks.0.attention_norm")
         layer.weight.mul_(2)
@@ -198,7 +199,7 @@ def test_blocks_with_other_modules_are_left_as_they_are(make):
     decoder = make("gpt2")
     replace(decoder, "trunk.blocks.0.attention.query", with_low_rank)
     replace(decoder, "trunk.blocks.1.feedforward.activation", lambda layer: nn.Tanh())
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     assert not any(isinstance(block, FusedBlock) for block in fused.trunk.blocks)
     assert distance(read(decoder), read(fused)) < 1e-5
 
@@ -206,7 +207,7 @@ def test_blocks_with_other_modules_are_left_as_they_are(make):
 @pytest.mark.parametrize(("family", "name", "value"), [("gpt2", "window", 2), ("parallel", "is_parallel", False)])
 def test_a_wrong_block_is_detected(family, name, value, make):
     decoder = make(family)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     block: Any = fused.trunk.blocks[1]
     block.fused.record[name] = value
     assert distance(read(decoder), read(fused)) > 1e-3
@@ -224,7 +225,7 @@ def test_hooks_on_a_copy_leave_the_original_fused(
     runs: list[FusedWeights] = []
     run = FusedWeights.run
     monkeypatch.setattr(FusedWeights, "run", lambda self, *given: runs.append(self) or run(self, *given))
-    fast = with_fast_kernels(make("gpt2"), wait=True)
+    fast = prepare_for_generation(make("gpt2"), wait=True)
     assert is_fused(fast)
     expected, num_runs = read(fast), len(runs)
     copy = copy_with_own_hooks(fast)
@@ -251,12 +252,12 @@ def test_hooks_on_a_copy_leave_the_original_fused(
 @pytest.mark.parametrize("to", ["int8", "int4"])
 @torch.no_grad()
 def test_many_rows_are_read_on_the_packed_weights(name, to, make, monkeypatch):
-    monkeypatch.setattr(matmul, "fastest_unit", lambda bits, group: "dots")
+    monkeypatch.setattr(matmul, "fastest_unit", lambda *matrix: "dots")
     monkeypatch.setattr(fast_linear, "is_bfloat16_slow", lambda: True)
     decoder = make(name, **WHOLE, context_length=96)
     quantize_decoder(decoder, make_quantization(decoder, to, 32))
     exact = read(decoder, (40,))  # 80 rows, in float32
-    fused = with_fast_kernels(decoder.bfloat16())
+    fused = prepare_for_generation(decoder.bfloat16())
     for layer in fused.trunk.blocks[0].modules():
         if isinstance(layer, QuantizedLinear):
             assert isinstance(layer, FastForward)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import ContextLengthError
+from foretell.model.cpu_matmul import CPULinear
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.cpu_matmul import CPULinear
-from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with, copy_with_own_hooks, replace
 from foretell.model.transformer import Block
 
@@ -74,10 +74,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_pass_computes_what_its_modules_do(name, threads, make, started):
     torch.set_num_threads(threads)
     decoder = make(name)
-    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 1e-5
     assert started == [decoder.config.num_layers] * len(PASSES)
     decoder = decoder.bfloat16()
-    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 2**-4  # the head rounds too
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 2**-4  # the head rounds too
 
 
 @pytest.mark.parametrize(("to", "head"), [("int8", "int8"), ("int4", "int8"), ("int4", "int4")])
@@ -86,7 +86,7 @@ def test_quantised_passes_are_computed(to, head, name, make, started):
     decoder = make(name, width=32, head_width=16, feedforward_width=64)
     quantize_decoder(decoder, make_quantization(decoder, to, head=head))
     # int4: rounding of 1 + integer / 16, six times as large as the weights, in all layers one after the other
-    assert distance(read(decoder), read(with_fast_kernels(decoder))) < (1e-5 if to == "int8" else 2e-4)
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < (1e-5 if to == "int8" else 2e-4)
     assert started == [2] * len(PASSES)
 
 
@@ -95,7 +95,7 @@ def test_odd_sizes_are_computed_and_earlier_memory_is_not_read(sizes, make):
     width, heads, head_width, inner = sizes
     changes = {"width": width, "num_heads": heads, "head_width": head_width, "feedforward_width": inner}
     decoder = make("llama", **changes, num_kv_heads=1)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     expected = read(fused)
     assert distance(read(decoder), expected) < 1e-5
     SCRATCH.memory.fill(float("nan"))
@@ -105,20 +105,20 @@ def test_odd_sizes_are_computed_and_earlier_memory_is_not_read(sizes, make):
 @pytest.mark.parametrize("name", ["llama", "half rotated", "sinusoidal, norm after"])
 def test_positions_far_from_the_first_are_computed(name, make, started):
     decoder, passes = make(name, context_length=700), (20,) * 30 + (1,)
-    assert distance(read(decoder, passes, last=1), read(with_fast_kernels(decoder), passes, last=1)) < 1e-4
+    assert distance(read(decoder, passes, last=1), read(prepare_for_generation(decoder), passes, last=1)) < 1e-4
     assert len(started) == len(passes)
 
 
 @pytest.mark.parametrize("last", [1, 2])
 def test_logits_of_some_tokens_are_the_same(last, make):
-    fused = with_fast_kernels(make("gpt2"))
+    fused = prepare_for_generation(make("gpt2"))
     both, some = read(fused, (3,)), read(fused, (3,), last)  # of 3 and 2 tokens
     assert torch.equal(some, torch.cat((both[3 - last : 3], both[5 - last :])))
 
 
 def test_many_tokens_and_unknown_ids_are_left_to_the_modules(make, started):
     decoder = make("gpt2", context_length=96)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     assert distance(read(decoder, (40,)), read(fused, (40,))) < 1e-5
     cache, row = PagedKVCache(fused.config, 7, fused.dtype, "cpu"), PagedRow([1], 0, 1)
     with torch.inference_mode(), pytest.raises(IndexError):
@@ -130,7 +130,7 @@ def test_many_tokens_and_unknown_ids_are_left_to_the_modules(make, started):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "sinusoidal, norm after"])
 def test_hooks_that_only_look_do_not_change_a_bit(name, dtype, make, started):
     decoder = make(name, **WHOLE).to(dtype)
-    fused, seen = with_fast_kernels(decoder), set[str]()
+    fused, seen = prepare_for_generation(decoder), set[str]()
     expected = read(fused)
     started.clear()
     for path in ("embed", "trunk.blocks.0", "trunk.blocks.1", "trunk.norm", "head"):
@@ -176,7 +176,7 @@ def test_tokens_that_compiled_code_cannot_read_are_left_to_the_modules(make):
     for name, ids, start, error in cases:
         decoder = make(name, context_length=8)
         logits = []
-        for each in (decoder, with_fast_kernels(decoder)):
+        for each in (decoder, prepare_for_generation(decoder)):
             row = PagedRow([1, 2], start, ids.shape[1])
             view = PagedKVView(PagedKVCache(each.config, 3, each.dtype, "cpu"), [row])
             with nullcontext() if error is None else pytest.raises(error):
@@ -185,7 +185,7 @@ def test_tokens_that_compiled_code_cannot_read_are_left_to_the_modules(make):
 
 
 def test_a_row_without_a_token_is_refused(make):
-    fused = with_fast_kernels(make("llama"))
+    fused = prepare_for_generation(make("llama"))
     view = PagedKVView(PagedKVCache(fused.config, 3, fused.dtype, "cpu"), [PagedRow([1], 0, 2), PagedRow([2], 0, 0)])
     with torch.no_grad(), pytest.raises(AssertionError):
         fused.last_logits(torch.ones(2, 2, dtype=torch.long), view, [2, 0], [2, 0])
@@ -193,7 +193,7 @@ def test_a_row_without_a_token_is_refused(make):
 
 def test_more_logits_than_tokens_are_refused(make):
     decoder = make("llama")
-    for each in (decoder, with_fast_kernels(decoder)):
+    for each in (decoder, prepare_for_generation(decoder)):
         view = PagedKVView(PagedKVCache(each.config, 3, each.dtype, "cpu"), [PagedRow([1], 0, 1)])
         with torch.no_grad(), pytest.raises(AssertionError):
             list(each.last_logits(torch.tensor([[1]]), view, [1], [3]))
@@ -201,7 +201,7 @@ def test_more_logits_than_tokens_are_refused(make):
 
 def test_a_token_table_is_kept_when_the_parameter_gets_other_memory(make):
     decoder = make("gpt2")
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     assert isinstance(fused, FusedDecoder)
     address = decoder.embed.token.weight.data_ptr()
     decoder.bfloat16()
@@ -212,7 +212,7 @@ def test_a_token_table_is_kept_when_the_parameter_gets_other_memory(make):
 def test_hooks_on_positions_do_not_see_the_preparation_nor_outlive_their_removal(name, make):
     decoder, calls = make(name), list[int]()
     hook = decoder.get_submodule("embed.position").register_forward_hook(lambda *given: calls.append(1) or given[2] * 2)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     assert calls == []
     hook.remove()
     assert distance(read(decoder), read(fused)) < 1e-5
@@ -220,7 +220,7 @@ def test_hooks_on_positions_do_not_see_the_preparation_nor_outlive_their_removal
 
 def test_dropout_of_the_embedding_is_applied_in_training(make):
     decoder = make("gpt2", dropout={"embedding": 0.5}).eval()
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     expected = read(fused)
     decoder.get_submodule("embed.dropout").train()
     assert distance(read(decoder), expected) > 1e-2
@@ -232,10 +232,10 @@ def test_embeddings_of_other_forms_are_computed(make):
     strided.embed.token.weight = nn.Parameter(strided.embed.token.weight.t().contiguous().t(), requires_grad=False)
     replace(replaced, "embed.dropout", Doubled)
     for decoder in (strided, replaced):
-        assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+        assert distance(read(decoder), read(prepare_for_generation(decoder))) < 1e-5
     small.embed.token = nn.Embedding.from_pretrained(small.embed.token.weight[:2].clone())
     with pytest.raises(IndexError):
-        read(with_fast_kernels(small))
+        read(prepare_for_generation(small))
 
 
 @pytest.mark.parametrize("path", ["trunk.norm", "trunk.blocks.0.attention_norm"])
@@ -244,11 +244,11 @@ def test_norms_with_weights_of_inference_mode_are_left_to_the_modules(path, make
     norm: Any = decoder.get_submodule(path)
     with torch.inference_mode():
         norm.weight = nn.Parameter(norm.weight * 3, requires_grad=False)
-    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 1e-5
 
 
 def test_threads_get_angles_of_all_their_positions(make):
-    fused: Any = with_fast_kernels(make("llama", context_length=2000))
+    fused: Any = prepare_for_generation(make("llama", context_length=2000))
 
     class Interrupted(FusedPass):
         """Another thread stores fewer angles right after this one has stored its own."""
@@ -263,7 +263,7 @@ def test_threads_get_angles_of_all_their_positions(make):
 
 
 def test_deep_copies_are_refused_or_have_their_own_addresses(make):
-    fused: Any = with_fast_kernels(make("gpt2"))
+    fused: Any = prepare_for_generation(make("gpt2"))
     with pytest.raises(TypeError, match="copy the plain one"):
         deepcopy(fused)
     matmul = fused.head.fast.matmul
@@ -294,7 +294,7 @@ CHANGES: list[Callable[[Decoder], Any]] = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_of_the_original_decoder_are_seen(change, make):
     decoder = make("gpt2", num_layers=5, **WHOLE)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     unchanged = read(fused)
     change(decoder)  # whose hooks, weights and inner modules the other has too
     assert distance(read(decoder), unchanged) > 1e-2
@@ -304,7 +304,7 @@ def test_changes_of_the_original_decoder_are_seen(change, make):
 @pytest.mark.parametrize("path", ["attention.query", "attention.output", "attention_norm", "feedforward.down"])
 def test_a_module_of_a_fused_block_that_is_replaced_later_is_used(path, make):
     decoder = make("gpt2", **WHOLE)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     for each in (decoder, fused):
         each.set_submodule(f"trunk.blocks.1.{path}", Doubled(each.get_submodule(f"trunk.blocks.1.{path}")))
     assert distance(read(decoder), read(fused)) < 1e-5
@@ -313,7 +313,7 @@ def test_a_module_of_a_fused_block_that_is_replaced_later_is_used(path, make):
 @pytest.mark.parametrize("path", ["trunk.blocks.2", "trunk.norm", "head"])
 def test_a_module_that_is_replaced_later_is_used(path, make):
     decoder = make("gpt2", num_layers=4, **WHOLE)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     changed = copy_with(fused, {path: Doubled(fused.get_submodule(path))})
     unchanged = read(fused)
     replace(decoder, path, Doubled)
@@ -332,7 +332,7 @@ def test_hooks_of_all_modules_see_them_and_may_change_a_stream_in_place(make):
             output.mul_(2)
 
     decoder = make("gpt2", num_layers=4, **WHOLE)
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     hook = nn.modules.module.register_module_forward_hook(double)
     try:
         expected = read(decoder)
@@ -346,10 +346,10 @@ def test_hooks_of_all_modules_see_them_and_may_change_a_stream_in_place(make):
 @pytest.mark.parametrize("part", ["norm", "embedding"])
 def test_a_wrong_part_is_detected(part, make):
     decoder = make("gpt2")
-    fused = with_fast_kernels(decoder)
+    fused = prepare_for_generation(decoder)
     assert isinstance(fused, FusedDecoder)
     wrong: Any = getattr(fused.fused, part)
-    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:4], 0, wrong.values[5])
+    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:5], 0, wrong.values[6])
     assert distance(read(decoder), read(fused)) > 1e-3
 
 
@@ -359,7 +359,7 @@ def test_hooks_on_a_copy_leave_the_original_fused(
     runs: list[FusedPass] = []
     run = FusedPass.run
     monkeypatch.setattr(FusedPass, "run", lambda self, *given: runs.append(self) or run(self, *given))
-    fast = with_fast_kernels(make("gpt2"), wait=True)
+    fast = prepare_for_generation(make("gpt2"), wait=True)
     copy = copy_with_own_hooks(fast)
     assert isinstance(fast, FusedDecoder) and isinstance(copy, FusedDecoder)
     expected = read(fast)
@@ -372,7 +372,7 @@ def test_hooks_on_a_copy_leave_the_original_fused(
 
 
 def test_a_copy_is_freed_with_its_last_user(make: Callable[..., Decoder], without_collections: None) -> None:
-    fast = with_fast_kernels(make("gpt2"), wait=True)
+    fast = prepare_for_generation(make("gpt2"), wait=True)
     copy = copy_with_own_hooks(fast)
     read(copy)
     left = ref(copy.trunk.blocks[0])

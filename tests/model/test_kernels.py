@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from foretell.config.model import ModelConfig
 from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.dispatch import AlignedTiedHead, Use, choose_kernels
 from foretell.model.init import make_decoder
-from foretell.model.kernels.dispatch import AlignedTiedHead, Use, choose_kernels
-from foretell.model.kernels.rms_norm import CPURMSNorm
-from foretell.model.kernels.short_attention import MAX_LENGTH, DropoutAttention, ShortAttention
 from foretell.model.norm import RMSNorm
+from foretell.model.rms_norm import CPURMSNorm
+from foretell.model.short_attention import MAX_LENGTH, DropoutAttention, ShortAttention
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 8, "vocab_size": 11, "norm": "rmsnorm"}
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

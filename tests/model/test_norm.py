@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretell.model.kernels import rms_norm as module
-from foretell.model.kernels.rms_norm import ScaleToUnit
+from foretell.model import rms_norm as module
+from foretell.model.rms_norm import ScaleToUnit
 
 EPSILON = 1e-6
 rms_norm = ScaleToUnit.apply

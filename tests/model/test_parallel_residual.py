@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foretell.model.cache import FreshKVView
-from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.transformer import ParallelBlock, ParallelBlockSharedNorm
 from foretell.saved_model.part import DecoderPart
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
@@ -38,7 +38,7 @@ def test_a_shared_norm_has_its_weights_once(make_decoder):
 @pytest.mark.parametrize("name", PARALLEL)
 def test_fast_kernels_keep_the_order_of_a_block(name, make_decoder, ids, assert_same):
     decoder = make_decoder(name, torch.float32)
-    fast = with_fast_kernels(decoder)
+    fast = prepare_for_generation(decoder)
     assert isinstance(fast.trunk.blocks[0], PARALLEL[name])
     assert_same(fast(ids), decoder(ids))
 

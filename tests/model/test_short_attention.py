@@ -10,12 +10,12 @@ from torch import Tensor
 
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
+from foretell.model import short_attention
 from foretell.model.attention import EagerAttention
 from foretell.model.dropout import Dropout, DropoutRNG
-from foretell.model.kernels import short_attention
-from foretell.model.kernels.short_attention import DropoutAttention, ShortAttention
 from foretell.model.mask import Mask
 from foretell.model.memory_cache import full_mask
+from foretell.model.short_attention import DropoutAttention, ShortAttention
 
 B, H, T, E = 3, 4, 7, 6
 

@@ -21,9 +21,10 @@ from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.kernels import compiling, fast_decoder, warming
-from foretell.model.kernels.fast_decoder import PackedLinear, with_fast_kernels
+from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.kernels.fused_block import FusedBlock
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.kernels.onednn_linear import PackedLinear
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 
 
 def model(dtype: torch.dtype = torch.float32) -> Decoder:
@@ -75,11 +76,11 @@ def test_a_generation_whose_kernels_are_missing_runs_without_them(
     empty_cache: list[tuple[str, ...]], caplog: pytest.LogCaptureFixture
 ) -> None:
     decoder = model()
-    assert PackedLinear in kinds(with_fast_kernels(decoder))
+    assert PackedLinear in kinds(prepare_for_generation(decoder))
     assert empty_cache == [tuple(warming.needed_kernels(decoder))]
     for name in warming.needed_kernels(decoder):
         compiling.mark_as_compiled(name)
-    assert FusedBlock in kinds(with_fast_kernels(decoder))
+    assert FusedBlock in kinds(prepare_for_generation(decoder))
     assert len(empty_cache) == 1
 
 
@@ -89,18 +90,18 @@ def test_wait_compiles_first_and_says_so(
     monkeypatch.setenv(warming.MODE, "wait")
     monkeypatch.setattr(warming, "compile_kernel", compiling.mark_as_compiled)
     with caplog.at_level(logging.INFO, "foretell"):
-        assert FusedBlock in kinds(with_fast_kernels(model()))
-        with_fast_kernels(model())
+        assert FusedBlock in kinds(prepare_for_generation(model()))
+        prepare_for_generation(model())
     assert [record.message.partition(" (")[0] for record in caplog.records] == ["compiling kernels"]
     assert not empty_cache
 
 
 def test_off_uses_no_kernels_and_another_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(warming.MODE, "off")
-    assert PackedLinear in kinds(with_fast_kernels(model()))
+    assert PackedLinear in kinds(prepare_for_generation(model()))
     monkeypatch.setenv(warming.MODE, "later")
     with pytest.raises(UsageError, match="FORETELL_KERNELS='later' is unknown"):
-        with_fast_kernels(model())
+        prepare_for_generation(model())
 
 
 def test_code_that_cannot_be_kept_is_not_compiled(
@@ -108,7 +109,7 @@ def test_code_that_cannot_be_kept_is_not_compiled(
 ) -> None:
     monkeypatch.setattr(compiling, "CACHE", str(compiling.private_folder()))
     fast_decoder.tell_once.cache_clear()
-    assert PackedLinear in kinds(with_fast_kernels(model()))
+    assert PackedLinear in kinds(prepare_for_generation(model()))
     assert not empty_cache
     assert "no folder for compiled code" in caplog.records[0].message
 
@@ -125,7 +126,7 @@ def test_an_engine_prepares_its_decoder_in_the_second_pass_and_again_when_kernel
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoder, forms, is_compiling = model(), iter(range(9)), iter([True, True, False, False])
-    monkeypatch.setattr("foretell.generation.engine.with_fast_kernels", lambda *_: next(forms))
+    monkeypatch.setattr("foretell.generation.engine.prepare_for_generation", lambda *_: next(forms))
     monkeypatch.setattr("foretell.generation.engine.is_compiling", lambda: next(is_compiling))
     engine = Engine(decoder, 1)
     prompts = (True, False, False, True, True, False)

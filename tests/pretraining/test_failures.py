@@ -40,6 +40,7 @@ from foretell.pretraining import task
 from foretell.pretraining.pretrain import TextTraining
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.failures import is_out_of_memory, next_divisor
 from foretell.session.protocol import run_training
@@ -315,7 +316,8 @@ def test_a_changed_configuration_is_refused(tiny: Any, run: Path) -> None:
     error = failure(lambda: tiny.train(run))
     assert isinstance(error, CheckpointError)
     assert "run.json is damaged, was changed, or is of the first version" in str(error)
-    Run(run).replace_record({key: value for key, value in record.items() if key not in ("format", "sha256")})
+    values = {key: value for key, value in record.items() if key not in ("format", "sha256")}
+    Run(run).replace_record(RunRecord.from_json(values))
     error = failure(lambda: tiny.train(run))
     assert isinstance(error, CheckpointError)
     assert "run.json is not the configuration" in str(error)

@@ -86,7 +86,7 @@ def test_a_loss_has_bits_per_byte_unless_tokens_leave_out_bytes(
     text = tokenize_text(lambda: read_documents([file]), config, DataConfig(), run.tokens, Reporter())
     training = TrainingConfig(steps=1, batch_size=1)
     shape = preset_config("toy", vocab_size=text.tokenizer.vocab_size)
-    task = TextTask(Config(model=shape, training=training), text, make_decoder(shape, seed=1), {}, continue_prompt)
+    task = TextTask(Config(model=shape, training=training), text, make_decoder(shape, seed=1), continue_prompt)
     assert words in task.describe_loss(1.0)
     assert (bits_per_byte(1.0, read_held_out(run)) is None) == (kind == "words")
 

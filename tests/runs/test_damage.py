@@ -21,6 +21,7 @@ from foretell.generation.batch_generation import continue_prompt
 from foretell.loading import load
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
+from foretell.runs.record import sealed
 from foretell.runs.run import Run
 from foretell.runs.summary import summarize
 from foretell.session.protocol import run_training
@@ -188,7 +189,7 @@ def test_a_marker_that_cannot_be_removed_does_not_block_the_run(
     new = Run.create(tmp_path / "new")
     new.write_record(Run(FROZEN).record(), {})
     new.clear_leftovers()
-    assert new.record()["size"] == Run(FROZEN).record()["size"]
+    assert new.record().size == Run(FROZEN).record().size
     assert "preparing.json: Device or resource busy; it does no harm" in caplog.text
 
 
@@ -230,9 +231,8 @@ def test_values_of_any_type_in_a_json_file_of_a_run_end_in_one_line(
     metrics = (run.directory / "metrics.jsonl").read_bytes()
     for mutant in mutants(content, 60, random.Random(name)):
         if name == "run.json":  # its checksum would find every change
-            run.replace_record(mutant)
-        else:
-            path.write_text(json.dumps(mutant))
+            mutant = sealed({key: mutant[key] for key in mutant if key not in ("format", "sha256")})
+        path.write_text(json.dumps(mutant))
         for read in (resume, summarize, Run.best):
             try:
                 read(run)

@@ -19,7 +19,6 @@ from foretell.files import (
     check_new,
     check_target,
     check_writable,
-    format_bytes,
     new_directory,
     new_files,
     read_json,
@@ -27,6 +26,7 @@ from foretell.files import (
     write_json,
     write_text,
 )
+from foretell.typesetting.numbers import format_bytes
 
 
 def names(folder: Path) -> list[str]:

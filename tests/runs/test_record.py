@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from foretell.errors import CheckpointError
-from foretell.runs.record import RUN, configuration_digest, read_record, write_record
+from foretell.runs.record import RUN, RunRecord, read_record, sealed, write_record
 from foretell.runs.run import Run
 
 FROZEN = sorted((Path(__file__).parents[1] / "frozen" / "tasks" / "runs").iterdir())
 
 
 def test_an_incomplete_record_is_refused(tmp_path: Path) -> None:
-    write_record(tmp_path, {"config": {}})
-    with pytest.raises(CheckpointError, match="has no 'data'"):
+    (tmp_path / RUN).write_text(json.dumps(sealed({"config": {}})))
+    with pytest.raises(CheckpointError, match="is damaged or of another version: missing key 'data'"):
         read_record(tmp_path)
 
 
@@ -31,4 +31,28 @@ def test_a_record_without_its_hash_is_refused(missing: list[str], tmp_path: Path
 @pytest.mark.parametrize("directory", FROZEN, ids=lambda path: path.name)
 def test_a_configuration_keeps_its_digest(directory: Path) -> None:
     checkpoint = Run(directory).at("last")
-    assert configuration_digest(read_record(directory)["config"]) == checkpoint.training()["configuration"]
+    assert read_record(directory).configuration_digest == checkpoint.training()["configuration"]
+
+
+@pytest.mark.parametrize("directory", FROZEN, ids=lambda path: path.name)
+def test_a_record_is_written_as_it_was_read(directory: Path, tmp_path: Path) -> None:
+    write_record(tmp_path, read_record(directory))
+    assert (tmp_path / RUN).read_bytes() == (directory / RUN).read_bytes()
+
+
+def test_only_a_training_with_a_time_budget_has_a_limit_of_steps() -> None:
+    untimed = RunRecord(config={}, data=[], size="toy", device="cpu", dtype="float32")
+    assert "most_steps" not in untimed.to_json()
+    assert list(untimed.model_copy(update={"minutes": 2}).to_json())[-4:] == [
+        "minutes",
+        "most_steps",
+        "device",
+        "dtype",
+    ]
+
+
+def test_entries_of_the_kind_of_training_are_among_the_others() -> None:
+    entries = {"config": {}, "data": [], "size": "toy", "season": None, "columns": ["a"], "device": "cpu"}
+    record = RunRecord.from_json(entries | {"dtype": "float32"})
+    assert record.task == {"season": None, "columns": ["a"]}
+    assert record.to_json().items() >= entries.items()

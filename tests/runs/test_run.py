@@ -11,6 +11,7 @@ import pytest
 
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run, find_runs, is_run
 
 Save = Callable[..., Checkpoint]
@@ -27,10 +28,10 @@ def run(folder: Path) -> Run:
 def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "new" / "x")
     assert not is_run(run.directory)
-    record = {"config": {"model": {}}, "data": ["x"], "size": "toy", "device": "cpu", "dtype": "float32"}
+    record = RunRecord(config={"model": {}}, data=["x"], size="toy", device="cpu", dtype="float32")
     run.write_record(record, {"torch": "2"})
     assert is_run(run.directory)
-    assert Run.open(run.directory).record() == record | {"files_in_tokens": []}
+    assert Run.open(run.directory).record() == record.model_copy(update={"files_in_tokens": []})
     assert run.name == "x"
     assert json.loads((run.directory / "environment.json").read_text()) == {"torch": "2"}
 
@@ -119,7 +120,7 @@ def test_samples_are_kept_by_step(run: Run) -> None:
 
 
 def test_a_run_that_was_being_deleted_is_not_listed(run: Run, tmp_path: Path) -> None:
-    run.write_record({"verb": "train"}, {})
+    run.write_record(RunRecord(config={}, data=[], size="toy", device="cpu", dtype="float32"), {})
     leaving = run.directory.with_name(".tmp-foretell-run-77")
     shutil.copytree(run.directory, leaving)
     assert [each.directory for each in find_runs(run.directory.parent)] == [run.directory]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from foretell.config.model import ModelConfig
 from foretell.errors import CheckpointError, UsageError
 from foretell.model.decoder import Decoder
+from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.init import make_decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import replace
 from foretell.model.transformer import Transformer
 from foretell.saved_model import part

@@ -12,7 +12,7 @@ import torch
 
 import foretell
 from foretell.insight.page.packing import pack_exact
-from foretell.insight.page.traced_pass import PageModel
+from foretell.insight.page.page_pass import PageModel
 from foretell.model.cache import KeptKVView
 from foretell.serving.explorer import GivenUpKVView, KeptPasses, LeftError
 from tests.serving.conftest import settled
@@ -148,7 +148,7 @@ def test_the_last_pass_of_a_client_is_read_again_if_it_has_the_values(strict_mod
         ("one", {"text": TEXT}, [page.attention[0].weights]),
     ):
         assert kept.recorded(client, asked, values) is None
-    served.look_bytes = traced.trace.held_bytes
+    served.look_bytes = traced.recorded.trace.held_bytes
     kept.keep_recorded(served, "other", {"text": TEXT}, traced)
     assert kept.recorded("one", {"text": TEXT}, stream) is None and kept.recorded("other", {"text": TEXT}, stream)
 

@@ -25,8 +25,8 @@ from foretell.forecasting.span_effects import next_probabilities
 from foretell.forecasting.value_model import ValueModel, reading_values, value_text
 from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.page.contributions import outcome_parts
+from foretell.insight.page.page_pass import PageModel
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
-from foretell.insight.page.traced_pass import PageModel
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.init import make_decoder
@@ -438,7 +438,7 @@ def test_a_head_that_is_switched_off_changes_the_label(open_live, folders):
     assert outcomes is not None
     off = {CORE: lambda value: value * torch.tensor([0.0, *[1.0] * (value.shape[1] - 1)])[None, :, None, None]}
     traced = page_model.record(given.encode(TEXT), TEXT, [], off)
-    after = dict(zip(LABELS, outcomes.outputs(traced.final).softmax(0).tolist(), strict=True))
+    after = dict(zip(LABELS, outcomes.outputs(traced.recorded.hidden).softmax(0).tolist(), strict=True))
     for row in page.locator("#change-effect tbody tr").all_inner_texts():
         label, changed, original, _ = row.split("\t")
         assert changed == f"{after[label]:.4f}" and original == f"{before.to_json()['probabilities'][label]:.4f}"

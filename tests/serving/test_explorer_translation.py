@@ -11,8 +11,8 @@ import torch
 
 from foretell.config.section import make_section
 from foretell.insight.address import one_row
+from foretell.insight.page.page_pass import PageModel
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
-from foretell.insight.page.traced_pass import PageModel
 from foretell.insight.trace import Trace
 from foretell.text.tokenizer_training import train_tokenizer
 from foretell.translation.config import VASWANI, EncoderDecoderConfig

@@ -120,7 +120,7 @@ def test_a_stream_ends_with_the_look(server, path):
 
 @pytest.mark.parametrize("look", [None, {"values": [CORE, WEIGHTS]}], ids=["shared", "recorded"])
 @pytest.mark.parametrize("part", ["weights", "scores"])
-def test_weights_and_scores_change_with_fast_kernels_too(fast, server, part, look):
+def test_weights_and_scores_change_prepare_for_generation_too(fast, server, part, look):
     """They are values of an explicit core, which replaces the one that is compiled with its block."""
     fast.ask("/v1/completions", **ASKED)  # the first pass of a model uses plain modules
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
 from foretell.model.dropout import Dropout, DropoutHost
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
@@ -84,6 +85,14 @@ class Regression(Task):
         self.model = self.linear = model or LinearModel()
         self.objective = SquaredError(self.linear)
         self.checked: list[int] = []
+        self.record = RunRecord(
+            config={"training": training.model_dump(mode="json")},
+            verb="train",
+            data=["random vectors"],
+            size="linear",
+            device="cpu",
+            dtype="float32",
+        )
 
     def batch(self, step: int) -> VectorBatch:
         generator = torch.Generator().manual_seed(step)
@@ -100,10 +109,6 @@ class Regression(Task):
 
     def save_model(self, directory: Path) -> None:
         save_file({path: weight.detach() for path, weight in self.linear.named_parameters()}, directory / "linear.bin")
-
-    def record(self) -> dict[str, Any]:
-        config = {"training": self.training.model_dump(mode="json")}
-        return {"config": config, "verb": "train", "data": ["random vectors"], "size": "linear"}
 
     def fingerprints(self) -> dict[str, str]:
         return {"inputs": str(INPUTS)}

@@ -14,6 +14,7 @@ import pytest
 
 from foretell.errors import Interrupted, OutputError
 from foretell.finetuning.figures import draw_confusion
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.plots import (
     HEIGHT,
@@ -29,7 +30,7 @@ from foretell.session.plots import (
     write_png,
 )
 
-RECORD = {"config": {}, "data": [], "size": "micro", "device": "cpu", "dtype": "float32"}
+RECORD = RunRecord(config={}, data=[], size="micro", device="cpu", dtype="float32")
 METRICS = [{"step": step, "loss": 5.0 / step, "validation_loss": None} for step in range(1, 101)]
 
 
@@ -209,7 +210,7 @@ def test_only_the_loss_of_a_language_model_is_in_nats_per_token(tuning, losses, 
     text = Run(run.directory / "text")
     text.directory.mkdir()
     text.replace_record(RECORD)
-    run.replace_record({**RECORD, "config": {"finetuning": tuning}})
+    run.replace_record(RECORD.model_copy(update={"config": {"finetuning": tuning}}))
     drawn: list[Any] = []
     monkeypatch.setattr("foretell.session.plots.write_png", lambda *_, **given: drawn.append(given["losses"]))
     draw_curve(run)

@@ -38,7 +38,7 @@ from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.runs.lock import held
-from foretell.runs.record import MEASURED
+from foretell.runs.record import MEASURED, RunRecord
 from foretell.runs.run import Run
 from foretell.session.declaration import ChosenConfig, Machine, Training, kept_data
 from foretell.session.fit import Footprint
@@ -99,8 +99,8 @@ class LineConfig(Section):
 class LineTask(Task):
     """Finds the slope of a line."""
 
-    def __init__(self, config: LineConfig, slope: float, line: nn.Linear, about: dict[str, Any]):
-        self.config, self.slope, self.about = config, slope, about
+    def __init__(self, config: LineConfig, slope: float, line: nn.Linear):
+        self.config, self.slope = config, slope
         self.model, self.objective = line, SquaredError(line)
 
     def batch(self, step: int) -> Points:
@@ -116,9 +116,6 @@ class LineTask(Task):
 
     def fingerprints(self) -> dict[str, str]:
         return {"slope": str(self.slope)}
-
-    def record(self) -> dict[str, Any]:
-        return {"config": self.config.model_dump(mode="json"), **self.about}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +136,7 @@ class LineTraining(Training[LineRequest, LineTask]):
         run.keep_file(self.request.file, "data")
         return float(self.request.file.read_text())
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> float:
+    def reopen(self, run: Run, record: RunRecord) -> float:
         return float(kept_data(run).read_text())
 
     def choose(self, data: float, machine: Machine) -> ChosenConfig:
@@ -160,11 +157,11 @@ class LineTraining(Training[LineRequest, LineTask]):
         line.load_state_dict(load_file(directory / "line.safetensors"))
         return line
 
-    def make_task(self, config: LineConfig, data: float, model: nn.Linear, about: dict[str, Any]) -> LineTask:
-        return LineTask(config, data, model, about)
+    def make_task(self, config: LineConfig, data: float, model: nn.Linear) -> LineTask:
+        return LineTask(config, data, model)
 
     def describe(self, task: LineTask) -> list[str]:
-        return task.about["reasons"]
+        return task.record.reasons
 
 
 @pytest.mark.parametrize("steps", [1, 7, 1034, 2182, 100_000])
@@ -350,7 +347,8 @@ def test_data_that_changed_or_is_gone_is_logged_on_resuming(tmp_path, caplog):
     (tmp_path / "folder").mkdir()
     names = [write(tmp_path / name, "x") for name in ("same.txt", "gone.txt", "edited.txt", "folder/part.txt")]
     names[3] = names[3].parent
-    record = {"data_changed": {str(path): last_change(str(path)) for path in names}}
+    changes = {str(path): last_change(str(path)) for path in names}
+    record = RunRecord(config={}, data=[], data_changed=changes, size="toy", device="cpu", dtype="float32")
     log_changed_data(record)
     assert not caplog.messages
     names[1].unlink()
@@ -367,9 +365,9 @@ def test_data_that_changed_or_is_gone_is_logged_on_resuming(tmp_path, caplog):
 
 def test_a_run_records_when_its_data_changed(kinds, tmp_path, caplog):
     out = stopped(kinds["forecast"], tmp_path / "run")
-    (name,) = Run.open(out).record()["data_changed"]
+    (name,) = Run.open(out).record().data_changed
     record = Run.open(out).record()
-    Run.open(out).replace_record({**record, "data_changed": {name: 1}})
+    Run.open(out).replace_record(record.model_copy(update={"data_changed": {name: 1}}))
     run_training(kinds["forecast"].resume(out), Reporter(), resume=True)
     assert any(line.startswith(f"data        {name} has changed") for line in caplog.messages)
 
@@ -457,7 +455,7 @@ def test_settings_that_decide_only_about_memory_may_change(kind, tmp_path, caplo
     session = run_training(kind.resume(out, overrides=settings), Reporter(), resume=True)
     assert (session.training.gradient_accumulation_steps, session.progress.step) == (2, STEPS)
     assert any("gradient_accumulation_steps 2, not 1 as before" in line for line in caplog.messages)
-    assert Run.open(out).record()["config"]["training"]["parallel"] == "fsdp"
+    assert Run.open(out).record().section("training")["parallel"] == "fsdp"
 
 
 def test_other_settings_may_not_change(kind, finished):
@@ -619,11 +617,12 @@ def test_a_damaged_copy_of_the_data_is_noticed(kinds, tmp_path):
 
 
 def without_verb(record):
-    del record["verb"]
+    return record.model_copy(update={"verb": None})
 
 
 def with_an_unknown_setting(record):
-    record["config"]["training"]["tempo"] = "allegro"
+    record.config["training"]["tempo"] = "allegro"
+    return record
 
 
 @pytest.mark.parametrize(
@@ -631,9 +630,7 @@ def with_an_unknown_setting(record):
 )
 def test_a_run_of_another_version_is_refused_with_advice(kind, change, problem, tmp_path):
     run = Run.open(stopped(kind, tmp_path / "run"))
-    record = run.record()
-    change(record)
-    run.replace_record(record)
+    run.replace_record(change(run.record()))
     with pytest.raises(CheckpointError, match=rf"was started by another version \({problem}"):
         run_training(kind.resume(run.directory), Reporter(), resume=True)
 

@@ -53,7 +53,7 @@ def test_a_task_without_text_learns_and_is_saved(sessions: Any) -> None:
     run.at("last").verify()
     assert not list(run.samples.iterdir())  # this task has none
     record = run.record()
-    assert (record["data"], record["device"], record["dtype"]) == (["random vectors"], "cpu", "float32")
+    assert (record.data, record.device, record.dtype) == (["random vectors"], "cpu", "float32")
 
 
 def test_the_first_figure_is_the_validation_loss_and_the_others_keep_their_names(sessions: Any) -> None:
@@ -226,9 +226,7 @@ def test_a_reporter_that_cannot_write_goes_quiet_and_training_goes_on(
 
 
 def test_a_session_imports_nothing_about_text() -> None:
-    packages = (
-        "allocator config device distributed errors files finding installation loading model planning retired runs"
-    )
+    packages = "allocator config device distributed errors files finding installation loading model planning runs"
     hashes = {"foretell.data.data_use", "foretell.evaluation.material"}  # of any data
     packages += " session training typesetting weight_shapes"
     imported = set()

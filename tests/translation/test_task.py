@@ -204,7 +204,7 @@ def test_the_tokenizer_of_bleu_is_chosen_from_the_training_targets_and_kept_in_t
     small = request(tmp_path / "run", overrides=overrides)
     training = TranslationTraining(replace(small, pairs=PairData(pairs[:-2], pairs[-2:])))
     run = run_training(training, Reporter()).run
-    assert run.record()["config"]["pairs"]["bleu_tokenizer"] == "zh"
+    assert run.record().section("pairs")["bleu_tokenizer"] == "zh"
     translator = load_translator(run.directory, "cpu")
     assert translator.bleu_tokenizer == "zh"
     assert "tok:zh" in str(evaluate_pairs(translator, PAIRS[:2], Decoding()))

@@ -23,11 +23,11 @@ from foretell.typesetting.expression import (
     Symbol,
     SymbolMatrix,
     array,
-    format_number,
     row,
     script,
 )
 from foretell.typesetting.html import Shown, fragment, mathml, page
+from foretell.typesetting.numbers import format_number
 from foretell.typesetting.text import document_text, expression_lines
 
 SCORE = row(Symbol("S"), "=", Fraction(row(Symbol("Q"), script("K", above="T")), Root(Symbol("E"))))

@@ -213,7 +213,7 @@ def save(conversation: Chat, argument: str, read: Sequence[str] = ()) -> None:
 
 def look(conversation: Chat, argument: str) -> None:
     """Print how a token was sampled, and the contribution of each part of the model to its logit."""
-    from foretell.typesetting.document import signed
+    from foretell.typesetting.numbers import signed
     from foretell.typesetting.text import document_text
 
     if argument and not (argument.isdecimal() and len(argument) <= DIGITS):

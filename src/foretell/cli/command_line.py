@@ -84,17 +84,17 @@ def given_task(arguments: Sequence[str]) -> str | None:
 
 def task_of_run(arguments: Sequence[str]) -> str | None:
     """The task of the run in --out that --resume continues; None for the verb's default task, and without a run."""
-    from foretell.files import read_json
+    from foretell.runs.record import read_record
 
     given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
     given |= {option: value for option, equals, value in (each.partition("=") for each in arguments) if equals}
     if "--resume" not in given or not given.get("--out"):
         return None
     try:
-        record = read_json(Path(expanded(given["--out"])) / "run.json")
+        record = read_record(Path(expanded(given["--out"])))
     except ForetellError:  # the verb reports it
         return None
-    verb, _, task = str(record.get("verb", "")).partition(" --task ")
+    verb, _, task = (record.verb or "").partition(" --task ")
     return task if verb == arguments[0] and task else None
 
 

@@ -224,7 +224,7 @@ def quantize(
     check_new(out)
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated, because {to} loses little; leave --calibrate out")
-    from foretell.model.quantized_linear import check_schemes
+    from foretell.model.quantize_decoder import check_schemes
 
     check_schemes(to, head)
     loaded = open_model(model, device=device, dtype="float32", verify=verify)

@@ -95,10 +95,10 @@ def gzip_bits_per_byte() -> float:
 def show_result(console: Console, session: Session[TextTask], gzip_bits: float) -> None:
     """Show the loss on held-out text, the most likely next tokens, and a continuation."""
     from foretell.cli.demo_display import title
+    from foretell.cli.info import describe_kernels
     from foretell.inference.completion import generate
     from foretell.inference.query import next_tokens
     from foretell.loading import load
-    from foretell.model.kernels.fast_decoder import with_fast_kernels
 
     task = session.task
     bits = task.bits_per_byte(task.evaluate_held_out(session.dtype).loss)
@@ -108,7 +108,7 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
         f"On text it has never seen: {bits:.2f} bits per byte, gzip {gzip_bits:.2f}; {verdict}.", style="bold"
     )
     model = load(session.run.directory)
-    with_fast_kernels(model.decoder, wait=True)  # compile the kernels now, so that the next command has them
+    describe_kernels(model.decoder)  # compiles them now, so that the next command has them
     title(console, "4 what comes next", "the five most likely tokens, and their probabilities")
     console.print(str(next_tokens(model, PROMPT)))
     title(console, "5 in its own words", "one token at a time")

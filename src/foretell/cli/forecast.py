@@ -148,7 +148,7 @@ def finish(session: Session[ForecastTask]) -> None:
     """Show the best loss, and the loss by the length of the context."""
     loss = session.run.best().training()["validation_loss"]
     best = "" if loss is None else f"validation loss {loss:.3f} nats per value"
-    show_end(session, best, "forecast", shell_words(session.run.record()["data"][0]))
+    show_end(session, best, "forecast", shell_words(session.run.record().data[0]))
     if loss is not None:
         by_context, console = session.task.loss_by_context(session.dtype), results()
         console.print("values read " + " ".join(f"{context:>5}" for context in by_context))

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch.nn import Module
 
-    from foretell.config.model import ModelConfig, QuantizationConfig
+    from foretell.config.model import ModelConfig
+    from foretell.config.quantization import QuantizationConfig
     from foretell.convert.huggingface_files import HuggingFaceFiles
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
@@ -80,23 +81,18 @@ def warm(
     compiled in the background; `foretell warm` does it before.
     """
     decoder = open_model(model, **options.keywords()).decoder
-    from foretell.model.kernels.fast_decoder import has_numba, is_worthwhile
-
-    if not has_numba():
-        raise UsageError("kernels need numba: pip install numba")
-    if not is_worthwhile(decoder, None):
-        return print_json({"compiled": [], "ready": []}) if json else note("this model generates without kernels")
     from rich.progress import track
 
-    from foretell.model.kernels.compiling import is_compiled
-    from foretell.model.kernels.warming import compile_kernels, needed_kernels
+    from foretell.model.kernels import compile_kernels, needed_kernels
 
     needed = needed_kernels(decoder)
-    missing = [name for name in needed if not is_compiled(name)]
+    if not needed:
+        return print_json({"compiled": [], "ready": []}) if json else note("this model generates without kernels")
+    missing = [name for name, is_compiled in needed.items() if not is_compiled]
     bar = track(compile_kernels(missing), "compiling", len(missing), console=messages(), transient=True)
     compiled = list(bar)
     if json:
-        return print_json({"compiled": compiled, "ready": needed})
+        return print_json({"compiled": compiled, "ready": list(needed)})
     return write(f"{len(needed)} kernels are ready, {len(compiled)} compiled now: {'; '.join(needed)}")
 
 
@@ -178,7 +174,7 @@ def as_values(settings: QuantizationConfig | None) -> dict[str, Any] | None:
 
 def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
     """Path, plain class, class and precision of the modules that generation replaces on this machine."""
-    from foretell.model.kernels.fast_decoder import with_fast_kernels
+    from foretell.model.kernels import prepare_for_generation
 
     plain = dict(decoder.named_modules())
     return [
@@ -188,7 +184,7 @@ def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
             "kernel": type(module).__name__,
             "precision": precision_of(plain[path], decoder.dtype),
         }
-        for path, module in with_fast_kernels(decoder, wait=True).named_modules()
+        for path, module in prepare_for_generation(decoder, wait=True).named_modules()
         if path and type(module) is not type(plain[path])
     ]
 
@@ -318,7 +314,7 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
     rows += [("training", f"{flops:,.1f} MFLOP per token"), ("cache", f"{cache:,} bytes per token")]
     if settings := facts.get("quantization"):
-        from foretell.config.model import QuantizationConfig
+        from foretell.config.quantization import QuantizationConfig
 
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
         rows.append(("weights", f"{QuantizationConfig(**settings)}; {size}"))

@@ -72,9 +72,9 @@ def runs(
 
 def delete_runs(names: tuple[str, ...]) -> None:
     """Delete runs, each after a confirmation on stderr; refuses a run that is training."""
-    from foretell.files import format_bytes
     from foretell.runs.lock import held
     from foretell.runs.run import Run, find_run
+    from foretell.typesetting.numbers import format_bytes
 
     if not names:
         raise UsageError("--delete needs the names of the runs to delete")

@@ -21,7 +21,8 @@ from rich.segment import Segment
 
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError, counted
-from foretell.files import format_duration, write_text
+from foretell.files import write_text
+from foretell.typesetting.numbers import format_duration
 
 if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName

@@ -240,9 +240,11 @@ def show_batch(replayed: Replay) -> None:
     """Show all rows, with losses in nats, coloured by surprise."""
     console = results()
     for index, row in enumerate(replayed.rows):
-        last = row.start + len(row.tokens) - 1
+        shown = f"{len(row.tokens):,} tokens"
+        if row.start is not None:
+            shown = f"tokens {row.start:,} to {row.start + len(row.tokens) - 1:,} of the training text"
         mean = "no targets" if row.loss is None else f"loss {row.loss:.3f}"
-        console.print(f"row {index}: tokens {row.start:,} to {last:,} of the training text, {mean}", style="bold")
+        console.print(f"row {index}: {shown}, {mean}", style="bold")
         show_row(console, row)
         console.print()
     logged = "" if replayed.logged_loss is None else f"; {replayed.logged_loss:.3f} in training, with its weights"

@@ -188,7 +188,7 @@ def earlier_run(run: Run) -> str:
     from foretell.finding import default_run_directory
 
     earlier, _, number = run.directory.name.rpartition("-")
-    taken = default_run_directory(run.record()["data"], resume=True)
+    taken = default_run_directory(run.record().data, resume=True)
     is_numbered = number.isdecimal() and taken == run.directory.with_name(earlier) and taken.exists()
     return f"  # {shell_words(taken)} is an earlier run" if is_numbered else ""
 

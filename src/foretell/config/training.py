@@ -42,7 +42,8 @@ class DataConfig(Section):
     special: tuple[str, ...] = Field(
         (), description="names in the data that are read as special tokens; a tokenizer that is made has them"
     )
-    rows: bool = Field(False, description="each line or record is a separate row, padded, never joined with another")
+    rows: bool = Field(False, description="each line or record is a separate row, hidden from the others")
+    packing: bool | None = Field(None, description="several rows in one; none: only if they are conversations")
     prompt_field: str | None = Field(None, description="rows of two parts: the field or column with the prompt")
     answer_field: str | None = Field(None, description="the field or column with the answer")
     separator: str = Field("", description="between prompt and answer, part of the prompt")
@@ -118,9 +119,7 @@ class TrainingConfig(Section):
     evaluation_tokens: int = Field(65_536, gt=0, description="validation tokens per evaluation during training")
     log_every: int = Field(10, gt=0, description="steps between lines of metrics.jsonl")
     sample_every: int = Field(200, gt=0, description="steps between samples")
-    sample_prompts: tuple[str, ...] = Field(
-        (), description="texts to continue; none: the beginning of the validation text"
-    )
+    sample_prompts: tuple[str, ...] = Field((), description="texts to continue; none: the held-out text's beginning")
     checkpoint_every: int = Field(200, gt=0, description="steps between checkpoints")
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp", description="ddp: a copy of the model on every process; fsdp: a share of it"
@@ -159,6 +158,7 @@ class Config(Section):
     def _check(self) -> Self:
         window, context = self.data.window_length or 0, self.model.context_length
         raise_first({f"data.window_length {window} is above model.context_length {context}": window > context})
+        raise_first({"data.packing joins rows; give data.rows = true": bool(self.data.packing) and not self.data.rows})
         return self
 
 

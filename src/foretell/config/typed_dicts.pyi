@@ -49,6 +49,7 @@ class DataDict(TypedDict, total=False):
     window_length: int | None
     special: Sequence[str]
     rows: bool
+    packing: bool | None
     prompt_field: str | None
     answer_field: str | None
     separator: str

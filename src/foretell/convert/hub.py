@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from foretell.errors import CheckpointError, ForetellError, UsageError
-from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, format_bytes, read_json
+from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, read_json
+from foretell.typesetting.numbers import format_bytes
 
 logger = logging.getLogger(__name__)
 

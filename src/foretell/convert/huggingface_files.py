@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from foretell.config.model import ModelConfig, QuantizationConfig
+from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family, pairings

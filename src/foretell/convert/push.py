@@ -14,10 +14,11 @@ from typing import Any
 
 from foretell.convert.hub import PREFIX, import_hub, one_line_errors, parse_name
 from foretell.errors import OutputError, UsageError
-from foretell.files import format_bytes, write_text
+from foretell.files import write_text
 from foretell.runs.checkpoint import Checkpoint, validation_loss
 from foretell.runs.run import Run
 from foretell.runs.summary import bits_per_byte, read_held_out, summarize, training_digest
+from foretell.typesetting.numbers import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -98,13 +99,13 @@ def describe_training(checkpoint: Checkpoint) -> list[tuple[str, str]]:
         ("data", ", ".join(PurePath(name).name for name in summary.data)),
         ("digest of the training tokens", training_digest(run)),
         ("digest of the held-out data", summary.held_out),
-        ("held out", record.get("split")),
+        ("held out", record.split),
         ("size", f"{summary.size}, {summary.parameters:,} parameters" if summary.parameters else summary.size),
         ("steps", f"{checkpoint.step:,} of {summary.steps:,}"),
         ("validation loss", loss if loss != float("inf") else None),
         ("bits per byte", bits_per_byte(loss, held_out)),
-        ("seed", record["config"].get("training", {}).get("seed")),
-        ("precision", record.get("dtype")),
+        ("seed", record.section("training").get("seed")),
+        ("precision", record.dtype),
         ("foretell", run.environment().get("foretell")),
     ]
     return [(name, shown(value)) for name, value in rows if value is not None]

@@ -20,7 +20,7 @@ from foretell.errors import CheckpointError
 from foretell.safetensors_files import open_tensors, save_tensors
 
 if TYPE_CHECKING:
-    from foretell.data.shards import TokenStream
+    from foretell.data.rows import Tokens
 
 DATA_USE = "data_use.safetensors"
 PARTS = ("trained", "selected")
@@ -142,8 +142,8 @@ def hash_documents(
     return hash_tokens(ids[kept], numbers[kept], is_whole=is_whole)
 
 
-def hash_stream(stream: TokenStream, dropped: Iterable[int], *, is_whole: bool) -> Iterator[np.ndarray]:
-    """`hash_documents` of a split of a token store, BLOCK tokens at a time; a document is cut between two blocks."""
+def hash_stream(stream: Tokens, dropped: Iterable[int] = (), *, is_whole: bool) -> Iterator[np.ndarray]:
+    """`hash_documents` of a split, BLOCK tokens at a time; a document is cut between two blocks."""
     starts = stream.document_starts
     for at in range(0, len(stream), BLOCK):
         ids = stream.read(at, min(BLOCK, len(stream) - at))

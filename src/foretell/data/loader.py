@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 
 from foretell.data.batch import PADDING, Batch, make_batch, make_document_batch, pad
-from foretell.data.shards import TokenStore, TokenStream
+from foretell.data.shards import TokenStream
 from foretell.errors import DataError
 from foretell.randomness import permutation, random_word, stream_key
 
@@ -167,71 +167,3 @@ def find_document_ids(stream: TokenStream | ShuffledStream, starts: list[int], l
     """The id (from 1) of the document that each token of each window belongs to, (B, length)."""
     positions = np.array(starts)[:, None] + np.arange(length)
     return np.searchsorted(stream.document_starts, positions, side="right")
-
-
-def loss_split(name: str) -> str:
-    """The name of the split that has the loss mask of a split."""
-    return f"{name}_loss"
-
-
-class RowStream:
-    """The rows of a split: each document is one row. `lengths` (rows,) counts the tokens of each.
-
-    A store of rows has the ids in a split such as `train`. If not all tokens count in the loss, a split `train_loss`
-    has the loss mask: 1 for a token that counts as a target, else 0. `loss` is that split, or None.
-    """
-
-    def __init__(self, tokens: TokenStream, loss: TokenStream | None = None):
-        self.tokens, self.loss = tokens, loss
-        self.starts = tokens.document_starts
-        self.lengths = np.diff(self.starts, append=len(tokens))
-
-    @classmethod
-    def open(cls, store: TokenStore, name: str) -> RowStream:
-        loss = loss_split(name)
-        return cls(store.split(name), store.split(loss) if loss in store.splits else None)
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @property
-    def longest(self) -> int:
-        """The number of tokens in the longest row; 0 without rows."""
-        return int(self.lengths.max(initial=0))
-
-    def ids(self, row: int) -> list[int]:
-        return self.tokens.read(int(self.starts[row]), int(self.lengths[row])).tolist()
-
-    def prompt(self, row: int) -> list[int]:
-        """The ids before the first one that counts in the loss.
-
-        Without a loss mask: up to the first end token if an answer follows it, else the first half (at least one).
-        """
-        ids = self.ids(row)
-        if self.loss is None:
-            first_end = ids.index(ids[-1]) + 1  # a row ends with the end token
-            return ids[: first_end if first_end < len(ids) else max(1, len(ids) // 2)]
-        mask = self._loss_mask(row)
-        return ids[: int(np.argmax(mask)) if mask.any() else len(ids)]
-
-    def batch(self, rows: Sequence[int]) -> Batch:
-        """These rows as a batch (B, T), padded on the right; T is one less than the tokens of the longest row.
-
-        Causal attention hides the padding from all tokens before it, and it does not count in the loss.
-        """
-        length = int(self.lengths[list(rows)].max())
-        tokens, lengths = pad([self.ids(row) for row in rows], length)
-        if self.loss is None:
-            return make_batch(tokens, lengths)
-        loss_mask, _ = pad([self._loss_mask(row).tolist() for row in rows], length)
-        return make_batch(tokens, lengths, loss_mask)
-
-    def _loss_mask(self, row: int) -> np.ndarray:
-        assert self.loss is not None
-        return self.loss.read(int(self.starts[row]), int(self.lengths[row]))
-
-
-def iter_row_batches(rows: RowStream, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
-    """The rows in order; with max_tokens, evenly spread rows are left out until about max_tokens tokens remain."""
-    most = None if max_tokens is None else max_tokens * len(rows) // max(1, len(rows.tokens))
-    yield from map(rows.batch, iter_spread(len(rows), most, batch_size))

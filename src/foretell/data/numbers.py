@@ -6,8 +6,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-import numpy as np
-
 MINUS = "\u2212"  # of typeset numbers
 PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 GROUPED = {
@@ -72,9 +70,3 @@ def unit_of(text: str) -> str | None:
         return word
     signs = [letter for letter in text if letter == "%" or unicodedata.category(letter) == "Sc"]
     return signs[0] if signs and any(map(str.isdigit, text)) else None
-
-
-def number_text(value: float, digits: int) -> str:
-    """A number with this many significant digits, and with an exponent only if it is very large or small."""
-    text = f"{value:.{digits}g}"
-    return np.format_float_positional(float(text), trim="-") if value == 0 or 1e-6 <= abs(value) < 1e16 else text

@@ -10,6 +10,7 @@ import numpy as np
 from foretell.data.data_use import DataUse
 from foretell.evaluation.material import Material
 from foretell.typesetting.document import Paragraph
+from foretell.typesetting.numbers import whole_percent
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Overlap:
         """A statement with the command of an honest evaluation; empty without any overlap."""
         material = self.material
         uses = {"trained this model": self.trained_on, f"chose {material.chosen}": self.selected_on}
-        shares = [f"{percent(share)} of the {material.items} {use}" for use, share in uses.items() if share]
+        shares = [f"{whole_percent(share)} of the {material.items} {use}" for use, share in uses.items() if share]
         if not shares:
             return ""
         command = f"foretell evaluate RUN {material.test.format(data='PAST.csv')}"
@@ -32,10 +33,6 @@ class Overlap:
             f"already used: {' and '.join(shares)}, so these figures do not hold for new data. To measure those, "
             f"{material.train}, and then: {command}"
         )
-
-
-def percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.01 else "less than 1%"
 
 
 def overlap_with(use: DataUse | None, hashes: np.ndarray, material: Material) -> Overlap | None:

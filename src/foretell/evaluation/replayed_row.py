@@ -26,9 +26,9 @@ class ReplayedToken:
 
 @dataclass(frozen=True)
 class ReplayedRow:
-    """A row. start: its first position in the tokens of the training text; 0 if rows are not parts of one text."""
+    """A row. start: its first position in the tokens of the training text; None if it is not one part of a text."""
 
-    start: int
+    start: int | None
     tokens: list[ReplayedToken]
 
     @property
@@ -39,7 +39,7 @@ class ReplayedRow:
 
 
 def replayed_row(
-    batch: Batch, losses: Tensor, row: int, tokenizer: Tokenizer, count: int, start: int = 0
+    batch: Batch, losses: Tensor, row: int, tokenizer: Tokenizer, count: int, start: int | None = None
 ) -> ReplayedRow:
     """The first `count` tokens of a row of a batch, to the last target. losses: (B, T), for all targets."""
     ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]

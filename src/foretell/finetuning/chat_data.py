@@ -1,29 +1,28 @@
-"""Tokenized conversations of a run: made once from files, split, and stored in the run for resuming."""
+"""Tokenized conversations of a run: made once from files, split, and kept in the run as rows of a token store."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from foretell.data.batch import IGNORED, PADDING, Batch, make_document_batch
-from foretell.data.data_use import hash_documents
-from foretell.data.loader import EpochOrder, iter_spread
-from foretell.errors import CheckpointError, DataError, TokenizerError, counted
-from foretell.files import new_files, sha256
+from foretell.data.rows import RowStream, TokensInMemory, loss_split
+from foretell.data.shard_writer import TokenWriter, write_index
+from foretell.data.shards import INDEX, TokenStore
+from foretell.distributed.world import current_world
+from foretell.errors import DataError, TokenizerError, counted
+from foretell.files import sha256
 from foretell.finetuning.conversations import Conversation
 from foretell.finetuning.inputs import are_few
 from foretell.randomness import permutation, stream_key
-from foretell.safetensors_files import open_tensors, save_tensors
+from foretell.safetensors_files import open_tensors
+from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatFormat, ChatTokens
 
-CHATS = "chats.safetensors"  # in the run's folder for tokens
+FORMER_FILE = "chats.safetensors"  # see `read_chat_file`
 Truncation = Literal["drop", "tail"]
 
 
@@ -37,47 +36,62 @@ class EncodedConversation:
 
 @dataclass(frozen=True)
 class ChatData:
-    """The conversations for training, and the held-out ones."""
+    """The conversations for training, and the held-out ones. digest: the SHA-256 of the file that lists their files."""
 
-    train: list[ChatTokens]
-    held_out: list[ChatTokens]
-
-    def save(self, folder: Path) -> None:
-        """Write the file CHATS into a folder."""
-        parts = {"train": self.train, "held_out": self.held_out}
-        tensors = {f"{part}.{name}": tensor for part, chats in parts.items() for name, tensor in flat(chats).items()}
-        with new_files(folder / CHATS) as (file,):
-            save_tensors(file, tensors)
+    train: RowStream
+    held_out: RowStream
+    digest: str
 
     @classmethod
-    def load(cls, folder: Path, digest: str) -> ChatData:
-        """Read the file of `save`; a CheckpointError unless it has this SHA-256."""
-        path = folder / CHATS
-        if not path.is_file() or sha256(path) != digest:
-            state = "not as it was written" if path.exists() else "missing"
-            raise CheckpointError(f"{path} is {state}; restore it, or start again with another --out")
-        with open_tensors(path) as file:
-            names = ("ids", "is_answer", "lengths")
-            parts = {
-                part: {name: file.get_tensor(f"{part}.{name}") for name in names} for part in ("train", "held_out")
-            }
-        return cls(unflattened(**parts["train"]), unflattened(**parts["held_out"]))
+    def write(
+        cls,
+        folder: Path,
+        tokenizer: Tokenizer,
+        train: Sequence[EncodedConversation],
+        held_out: Sequence[EncodedConversation],
+    ) -> ChatData:
+        """Write the tokens as rows of a token store, with the answers as loss masks."""
+        records = {}
+        for name, conversations in (("train", train), ("validation", held_out)):
+            with (
+                TokenWriter(folder, name, tokenizer.vocab_size) as ids,
+                TokenWriter(folder, loss_split(name), tokenizer.vocab_size) as loss_mask,
+            ):
+                for each in conversations:
+                    ids.add_bytes(sum(len(message.content.encode()) for message in each.conversation.messages))
+                    for chat in each.chats:
+                        ids.add_document(np.array(chat.ids), 0)
+                        loss_mask.add_document(np.array(chat.is_answer, dtype=np.uint8), 0)
+            records |= {name: ids.record, loss_split(name): loss_mask.record}
+        extra = {"rows": {"loss_on": "answer"}}
+        write_index(folder, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)
+        return cls.open(folder, tokenizer)
+
+    @classmethod
+    def open(cls, folder: Path, tokenizer: Tokenizer) -> ChatData:
+        """Open the store of `write`, or the file of a run that has none; see `read_chat_file`."""
+        if (folder / FORMER_FILE).exists():
+            train, held_out = read_chat_file(folder / FORMER_FILE)
+            return cls(train, held_out, sha256(folder / FORMER_FILE))
+        store = TokenStore.open(folder, tokenizer.fingerprint)
+        if current_world().is_first:
+            store.verify()  # training would not notice a changed id
+        return cls(RowStream.open(store, "train"), RowStream.open(store, "validation"), sha256(folder / INDEX))
 
 
-def flat(chats: Sequence[ChatTokens]) -> dict[str, Tensor]:
-    """The concatenated ids, the mask of answers, and the length of each conversation."""
-    return {
-        "ids": torch.tensor([token for chat in chats for token in chat.ids], dtype=torch.int32),
-        "is_answer": torch.tensor([flag for chat in chats for flag in chat.is_answer], dtype=torch.uint8),
-        "lengths": torch.tensor([len(chat) for chat in chats], dtype=torch.int32),
-    }
+def read_chat_file(path: Path) -> Iterator[RowStream]:
+    """The training and the held-out rows of a run that was begun before conversations were kept in a token store."""
+    with open_tensors(path) as file:
+        for part in ("train", "held_out"):
+            lengths = file.get_tensor(f"{part}.lengths").tolist()
+            ids, is_answer = (file.get_tensor(f"{part}.{name}").split(lengths) for name in ("ids", "is_answer"))
+            yield RowStream(TokensInMemory(ids), TokensInMemory(is_answer))
 
 
-def unflattened(ids: Tensor, is_answer: Tensor, lengths: Tensor) -> list[ChatTokens]:
-    """The inverse of `flat`."""
-    sizes = lengths.tolist()
-    pairs = zip(ids.split(sizes), is_answer.bool().split(sizes), strict=True)
-    return [ChatTokens(tokens.tolist(), flags.tolist()) for tokens, flags in pairs]
+def rows_of(conversations: Sequence[EncodedConversation]) -> RowStream:
+    """The tokens of conversations in memory, with the answers as loss masks."""
+    chats = [chat for each in conversations for chat in each.chats]
+    return RowStream(TokensInMemory([chat.ids for chat in chats]), TokensInMemory([chat.is_answer for chat in chats]))
 
 
 def encode_all(
@@ -119,20 +133,12 @@ def encode_all(
     return fitting, notes
 
 
-def hash_chats(chats: Sequence[ChatTokens]) -> np.ndarray:
-    return hash_documents([chat.ids for chat in chats], is_whole=True)
-
-
 def encode_one(conversation: Conversation, chat_format: ChatFormat) -> list[ChatTokens]:
     """The tokens of a conversation; errors name its row."""
     try:
         return chat_format.encode(conversation.messages)
     except TokenizerError as error:
         raise TokenizerError(f"{conversation.where}: {error}") from None
-
-
-def tokens_of(conversations: Sequence[EncodedConversation]) -> list[ChatTokens]:
-    return [chat for each in conversations for chat in each.chats]
 
 
 def split(
@@ -144,76 +150,3 @@ def split(
     chosen = set(permutation(stream_key("held-out chats", seed), count)[:held].tolist())
     train = [conversation for index, conversation in enumerate(conversations) if index not in chosen]
     return train, [conversations[index] for index in sorted(chosen)]
-
-
-class PackedChats:
-    """Conversations of at most `context_length` + 1 tokens as rows of batches.
-
-    length: the length of a row (T). Batches have document ids and positions, so that attention stays within a
-    conversation, and loss weights of 1 for targets in answers. The rows are the same in every epoch, in a new order.
-    """
-
-    def __init__(self, chats: Sequence[ChatTokens], context_length: int, seed: int = 0):
-        self.chats = chats
-        self.length = self.row_length(chats, context_length)
-        self.rows = pack([len(chat) for chat in chats], self.length + 1)
-        self.order = EpochOrder("chats", seed, len(self.rows))
-
-    @staticmethod
-    def row_length(chats: Sequence[ChatTokens], context_length: int) -> int:
-        """The length of a row (T): the context's, unless all conversations together are shorter."""
-        return min(context_length, max(1, sum(map(len, chats)) - 1))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def share_of_padding(self) -> float:
-        return 1 - sum(map(len, self.chats)) / max(1, len(self.rows) * (self.length + 1))
-
-    @property
-    def answer_tokens(self) -> int:
-        """The number of learned tokens per epoch."""
-        return sum(chat.answer_tokens for chat in self.chats)
-
-    def batch(self, step: int, batch_size: int) -> Batch:
-        """The batch of a step, counted from 0; depends only on the step and the seed."""
-        return self.make_batch(self.order.items(step, batch_size))
-
-    def iter_batches(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
-        """All rows in order, or evenly spread rows with about `max_tokens` tokens."""
-        most = None if max_tokens is None else max_tokens // self.length
-        yield from map(self.make_batch, iter_spread(len(self.rows), most, batch_size))
-
-    def make_batch(self, rows: Sequence[int]) -> Batch:
-        """The batch (B, T) of these rows; T is `length` in every batch."""
-        shape = len(rows), self.length + 1
-        ids = np.full(shape, IGNORED, dtype=np.int64)
-        documents = np.full(shape, PADDING, dtype=np.int64)
-        is_answer = np.zeros(shape, dtype=np.float32)
-        for index, row in enumerate(rows):
-            start = 0
-            for document, number in enumerate(self.rows[row]):
-                chat = self.chats[number]
-                span = slice(start, start + len(chat))
-                ids[index, span], documents[index, span], is_answer[index, span] = chat.ids, document, chat.is_answer
-                start += len(chat)
-        batch = make_document_batch(ids, documents)
-        return replace(batch, loss_weights=batch.loss_weights * torch.from_numpy(is_answer[:, 1:]))
-
-
-def pack(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Pack items into rows of at most `room` by best fit, longest first (as in Krell et al. 2021, section 3.1).
-
-    Each item goes into the fullest row that has room for it.
-    """
-    rows: list[list[int]] = []
-    space: list[tuple[int, int]] = []  # (remaining room, row), sorted
-    for item in sorted(range(len(lengths)), key=lambda item: (-lengths[item], item)):
-        at = bisect_left(space, (lengths[item], -1))
-        left, row = space.pop(at) if at < len(space) else (room, len(rows))
-        if row == len(rows):
-            rows.append([])
-        rows[row].append(item)
-        insort(space, (left - lengths[item], row))
-    return rows

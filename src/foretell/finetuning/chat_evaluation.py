@@ -8,12 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from foretell.config.sampling import SamplingConfig
+from foretell.data.data_use import hash_stream
+from foretell.data.rows import PackedRows
 from foretell.errors import UsageError
 from foretell.evaluation.loss import TOKENS_AT_ONCE, evaluate, json_number, perplexity
 from foretell.evaluation.material import CHATS
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.finetuning.chat_data import PackedChats, encode_all, hash_chats, tokens_of
+from foretell.finetuning.chat_data import encode_all, rows_of
 from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
 from foretell.finetuning.conversations import Conversation, ConversationReader
 from foretell.inference.completion import Completion, make_completer
@@ -144,12 +148,12 @@ def figures_of(
 ) -> AnswerFigures:
     context = model.config.context_length
     encoded, notes = encode_all(conversations, chat_format, context, "tail")
-    chats = tokens_of(encoded)
-    packed = PackedChats(chats, context)
-    rows = max(1, TOKENS_AT_ONCE // packed.length)
-    loss = evaluate(Objective(model.decoder), packed.iter_batches(rows)).loss
-    overlap = overlap_with(model.data_use, hash_chats(chats), CHATS)
-    return AnswerFigures(model.name, template, len(chats), packed.answer_tokens, loss, tuple(notes), overlap)
+    chats = rows_of(encoded)
+    packed = PackedRows(chats, context)
+    loss = evaluate(Objective(model.decoder), packed.iter_batches(max(1, TOKENS_AT_ONCE // packed.length))).loss
+    hashes = np.concatenate(list(hash_stream(chats.tokens, is_whole=True)))
+    overlap = overlap_with(model.data_use, hashes, CHATS)
+    return AnswerFigures(model.name, template, len(chats), chats.num_targets, loss, tuple(notes), overlap)
 
 
 def answer_to(model: LanguageModel, conversation: Conversation, chat_format: ChatFormat) -> Completion:

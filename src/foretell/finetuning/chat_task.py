@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,11 +13,12 @@ from foretell.config.sampling import SamplingConfig
 from foretell.config.section import Section
 from foretell.config.training import DataConfig, TrainingConfig
 from foretell.data.batch import Batch
-from foretell.data.data_use import DataUse
+from foretell.data.data_use import DataUse, hash_stream
+from foretell.data.rows import PackedRows, PaddedRows, RowBatches, RowStream
 from foretell.evaluation.loss import evaluate, perplexity
 from foretell.evaluation.material import CHATS
 from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
-from foretell.finetuning.chat_data import ChatData, PackedChats, hash_chats
+from foretell.finetuning.chat_data import ChatData
 from foretell.inference.completion import make_completer
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -25,13 +26,13 @@ from foretell.model.lora import LoRAConfig
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Sample, Task
 from foretell.text import Tokenizer
-from foretell.text.chat_template import ChatTokens
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
 
 SHOWN_ROWS = 2  # rows of a batch
 SAMPLES, SAMPLE_TOKENS = 2, 48
 SAMPLING = SamplingConfig(temperature=0)
+ORDER = "chats"  # the name of the random order of rows
 
 
 class ChatConfig(Section):
@@ -44,26 +45,22 @@ class ChatConfig(Section):
 
 
 class ChatTask(Task):
-    """Training on the answers of conversations, which are packed into rows.
+    """Training on the answers of conversations.
 
-    tuned: the model; its tokenizer has the template and the template's tokens, and it may have adapters. digest: the
-    digest of the file with the tokenized conversations. about: entries of run.json besides the configuration.
+    tuned: the model; its tokenizer has the template and the template's tokens, and it may have adapters.
     """
 
     material = CHATS
 
-    def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
-        self.config, self.data, self.tuned, self.digest, self.about = config, data, tuned, digest, about
+    def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel):
+        self.config, self.data, self.tuned = config, data, tuned
         self.tokenizer, self.decoder = tuned.tokenizer, tuned.decoder
         self.model = tuned.decoder
         self.objective = Objective(tuned.decoder, label_smoothing=config.training.label_smoothing)
         self.row_length = config.model.context_length
-        self.train = PackedChats(data.train, config.model.context_length, config.training.seed)
-        self.held_out = PackedChats(data.held_out, config.model.context_length)
+        self.train = row_batches(config.data, data.train, self.row_length, config.training.seed)
+        self.held_out = row_batches(config.data, data.held_out, self.row_length)
         self.loss_before: float | None = None  # on held-out answers; unknown in a resumed run
-        self.shown = [
-            chat for chat in (data.held_out or data.train) if first_answer(chat) < config.model.context_length
-        ]
 
     def batch(self, step: int) -> Batch:
         return self.train.batch(step, self.config.training.batch_size)
@@ -88,9 +85,10 @@ class ChatTask(Task):
 
     def samples(self) -> list[Sample]:
         """The greedy answers to the first held-out questions."""
+        rows = self.data.held_out if len(self.data.held_out) else self.data.train
+        prompts = (prompt for row in range(len(rows)) if len(prompt := rows.prompt(row)) < self.row_length)
         samples = []
-        for chat in self.shown[:SAMPLES]:
-            prompt = chat.ids[: first_answer(chat)]
+        for prompt in islice(prompts, SAMPLES):
             room = min(SAMPLE_TOKENS, self.row_length - len(prompt))
             (answer,) = make_completer(self.tuned, [prompt], SAMPLING).finished(room)
             samples.append(Sample(self.tokenizer.decode(prompt), answer.text))
@@ -100,15 +98,17 @@ class ChatTask(Task):
         save_parts(directory, self.tuned.all_parts())
 
     def data_use(self) -> DataUse:
-        return DataUse.of([hash_chats(self.data.train)], [hash_chats(self.data.held_out)])
+        return DataUse.of(*(hash_stream(rows.tokens, is_whole=True) for rows in (self.data.train, self.data.held_out)))
 
     def fingerprints(self) -> dict[str, str]:
-        return {"tokenizer": self.tokenizer.fingerprint, "conversations": self.digest}
+        return {"tokenizer": self.tokenizer.fingerprint, "conversations": self.data.digest}
 
 
-def first_answer(chat: ChatTokens) -> int:
-    """The position at which the first answer begins."""
-    return chat.is_answer.index(True)
+def row_batches(data: DataConfig, rows: RowStream, context_length: int, seed: int = 0) -> RowBatches:
+    """Arrange conversations in batches, packed unless `packing` is false."""
+    if data.packing is False:
+        return PaddedRows(rows, seed, ORDER)
+    return PackedRows(rows, context_length, seed, ORDER)
 
 
 @torch.no_grad()
@@ -121,6 +121,6 @@ def replay_batch(decoder: Decoder, batch: Batch, tokenizer: Tokenizer) -> list[R
     losses = Objective(decoder.eval()).token_losses(part).cpu()  # (B, T)
     decoder.train(was_training)
     part = part.to("cpu")
-    assert part.lengths is not None, "conversations are packed, with their lengths"
+    assert part.lengths is not None, "batches of rows have lengths"
     counts = [int(part.lengths[row]) + int(part.loss_weights[row, -1] > 0) for row in range(len(part))]
     return [replayed_row(part, losses, row, tokenizer, count) for row, count in enumerate(counts)]

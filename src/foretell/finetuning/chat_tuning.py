@@ -12,19 +12,10 @@ from typing import Any, ClassVar
 from foretell.config.model import ModelConfig
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
-from foretell.errors import as_path
-from foretell.files import TOKENIZER_FILE, sha256, sync
-from foretell.finetuning.chat_data import (
-    CHATS,
-    ChatData,
-    EncodedConversation,
-    PackedChats,
-    Truncation,
-    encode_all,
-    split,
-    tokens_of,
-)
-from foretell.finetuning.chat_task import ChatConfig, ChatTask
+from foretell.errors import CheckpointError, as_path
+from foretell.files import TOKENIZER_FILE, sync
+from foretell.finetuning.chat_data import ChatData, EncodedConversation, Truncation, encode_all, split
+from foretell.finetuning.chat_task import ChatConfig, ChatTask, row_batches
 from foretell.finetuning.conversations import ConversationReader
 from foretell.finetuning.request import FEWEST_STEPS
 from foretell.finetuning.split import count_repeated
@@ -32,6 +23,7 @@ from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_recipe
 from foretell.session.fit import Footprint
@@ -84,12 +76,11 @@ class ChatRequest(TrainingRequest):
 
 @dataclass(frozen=True)
 class TokenizedChats:
-    """The tokenized conversations of a run, the template's name, the tokenizer, and the digest of the stored file."""
+    """The tokenized conversations of a run, the template's name, and the tokenizer."""
 
     chats: ChatData
     template: str
     tokenizer: Tokenizer
-    digest: str
 
 
 class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
@@ -100,22 +91,27 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
     def read(self, run: Run, reporter: Reporter) -> TokenizedChats:
         template = choose_template(self.request, self.start)
         tokenizer = choose_tokens(self.request, template, self.start.tokenizer)
-        chats = read_data(self.request, ChatFormat(template, tokenizer), self.start.config.context_length)
-        chats.save(run.tokens)
+        train, held_out = read_data(self.request, ChatFormat(template, tokenizer), self.start.config.context_length)
         tokenizer.save(run.tokens / TOKENIZER_FILE)
-        for path in run.tokens.iterdir():
-            sync(path)
-        return TokenizedChats(chats, template.name, tokenizer, sha256(run.tokens / CHATS))
+        sync(run.tokens / TOKENIZER_FILE)
+        return TokenizedChats(ChatData.write(run.tokens, tokenizer, train, held_out), template.name, tokenizer)
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> TokenizedChats:
-        digest, tokenizer = record["conversations"], load_tokenizer(run.tokens / TOKENIZER_FILE)
-        return TokenizedChats(ChatData.load(run.tokens, digest), record["template"], tokenizer, digest)
+    def reopen(self, run: Run, record: RunRecord) -> TokenizedChats:
+        tokenizer = load_tokenizer(run.tokens / TOKENIZER_FILE)
+        chats = ChatData.open(run.tokens, tokenizer)
+        if chats.digest != record.task["conversations"]:
+            raise CheckpointError(
+                f"{run.tokens} is not as it was written; restore it, or start again with another --out"
+            )
+        return TokenizedChats(chats, record.task["template"], tokenizer)
 
     def configure(self, data: TokenizedChats, steps: int | None = None) -> ChatConfig:
         """Steps for the epochs, evenly spaced evaluations and samples, and the user's settings."""
         request, model = self.request, self.start.config
         given = request.section("training")
-        rows = len(PackedChats(data.chats.train, model.context_length))
+        values = {**model.model_dump(), "vocab_size": max(model.vocab_size, data.tokenizer.vocab_size)}
+        shape = make_section(ModelConfig, values | request.section("model"), "model")
+        rows = len(row_batches(request.configured("data"), data.chats.train, model.context_length))
         epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
         checked = make_section(TrainingConfig, {"steps": 1, **DEFAULTS, **given}, "training")
         steps = given.get("steps") or steps or max(1, math.ceil(epochs * rows / checked.batch_size))
@@ -123,9 +119,6 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         learning_rate = LEARNING_RATES[model.width >= SMALL_WIDTH]
         chosen = {**DEFAULTS, "learning_rate": learning_rate, "steps": steps, "warmup_steps": min(50, often)}
         chosen |= {"evaluate_every": often, "checkpoint_every": often, "sample_every": 2 * often}
-        vocab_size = max(model.vocab_size, data.tokenizer.vocab_size)
-        values = {**model.model_dump(), "vocab_size": vocab_size, **request.section("model")}
-        shape = make_section(ModelConfig, values, "model")
         return ChatConfig(
             model=shape,
             data=request.configured("data"),
@@ -137,11 +130,11 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         return max(FEWEST_STEPS, super().most_steps(config))
 
     def recorded(self, data: TokenizedChats) -> dict[str, Any]:
-        return {"template": data.template, "conversations": data.digest}
+        return {"template": data.template, "conversations": data.chats.digest}
 
     def footprint(self, config: ChatConfig, data: TokenizedChats) -> Footprint:
-        length = PackedChats.row_length(data.chats.train, config.model.context_length)
-        return self.footprint_of(config, config.model.replaced(context_length=length))
+        rows = row_batches(config.data, data.chats.train, config.model.context_length)
+        return self.footprint_of(config, config.model.replaced(context_length=rows.longest))
 
     def first_model(self, config: ChatConfig, data: TokenizedChats, start: Start | None) -> LanguageModel:
         """The start's weights, with rows for new tokens and any requested LoRA updates."""
@@ -150,23 +143,20 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         decoder = with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
         return with_updates(LanguageModel(decoder, data.tokenizer), config.lora, config.training.seed)
 
-    def make_task(
-        self, config: ChatConfig, data: TokenizedChats, model: LanguageModel, about: dict[str, Any]
-    ) -> ChatTask:
+    def make_task(self, config: ChatConfig, data: TokenizedChats, model: LanguageModel) -> ChatTask:
         tuned = replace(model, tokenizer=data.tokenizer)
-        return ChatTask(config, data.chats, tuned, data.digest, about)
+        return ChatTask(config, data.chats, tuned)
 
     def describe(self, task: ChatTask) -> list[str]:
-        train, held_out, training = task.train, task.held_out, task.config.training
-        chats, epochs = task.data, training.steps * training.batch_size / len(train)
+        chats, training = task.data, task.config.training
+        epochs = training.steps * training.batch_size / len(task.train)
         return [
             f"data        {len(chats.train):,} conversations to learn from, {len(chats.held_out):,} held out",
-            f"tokens      {sum(map(len, chats.train)):,}, of which {train.answer_tokens:,} are answers and learned; "
-            f"held out {held_out.answer_tokens:,}",
-            f"rows        {len(train):,} of {train.length} tokens, {train.share_of_padding:.0%} padding; read "
-            f"{epochs:.1f} times",
-            *task.about["reasons"],
-            f"model       {task.about['size']}, {count_parameters(task.config.model):,} parameters",
+            f"tokens      {len(chats.train.tokens):,}, of which {chats.train.num_targets:,} are answers and learned; "
+            f"held out {chats.held_out.num_targets:,}",
+            f"rows        {len(chats.train):,}, {task.train.described}; read {epochs:.1f} times",
+            *task.record.reasons,
+            f"model       {task.record.size}, {count_parameters(task.config.model):,} parameters",
             describe_recipe(training, f"{training.steps:,} steps of {training.batch_size:,} rows"),
         ]
 
@@ -195,8 +185,10 @@ def choose_tokens(request: ChatRequest, template: ChatTemplate, tokenizer: Token
     return prepared
 
 
-def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int) -> ChatData:
-    """The tokenized conversations that fit, split."""
+def read_data(
+    request: ChatRequest, chat_format: ChatFormat, context_length: int
+) -> tuple[list[EncodedConversation], list[EncodedConversation]]:
+    """The conversations that fit, with their tokens: those for training, and the held-out ones."""
     reader = ConversationReader()
 
     def read(paths: Sequence[str | Path]) -> tuple[list[EncodedConversation], list[str]]:
@@ -215,7 +207,7 @@ def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int
         notes.append(f"{repeated:,} of the held-out conversations are also learned from, word for word")
     for note in [*reader.notes, *notes]:
         logger.info(f"note        {note}")
-    return ChatData(tokens_of(train), tokens_of(held_out))
+    return train, held_out
 
 
 def choose_lora(request: ChatRequest, start: ModelConfig, model: ModelConfig) -> LoRAConfig | None:

@@ -22,7 +22,7 @@ from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read
 from foretell.finetuning.tfidf import tuned_baseline
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.retired import without_retired_fields
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.declaration import describe_model, kept_data
 from foretell.session.failures import explain_stop
@@ -47,7 +47,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     new_start: Start | None = None
     baseline: dict[str, Any]
 
-    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+    def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
         return command_words([run], record, recorded_config(record).finetuning)
 
     def recorded(self, data: LabelledFiles) -> dict[str, Any]:
@@ -68,15 +68,15 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
                 write_rows(path, run.folder_of(part) / KEPT_ROWS)
         return files
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:
+    def reopen(self, run: Run, record: RunRecord) -> LabelledFiles:
         config = recorded_config(record)
         head, tuning = config.head, config.finetuning
         settings = {"pool": head.pool, "truncate": head.truncate}
-        if record["config"]["finetuning"].get("folds"):  # a retired field; such a run has no held-out examples
+        if record.section("finetuning").get("folds"):  # a retired field; such a run has no held-out examples
             tuning = tuning.model_copy(update={"dev_fraction": 0.0})
             logger.warning("folds       are not evaluated any more; the training on all examples continues")
         files = read_files(kept_data(run), run.kept_file("dev"), tuning, settings, head.columns, config.training.seed)
-        return replace(files, split_rule=record.get("split", files.split_rule))
+        return replace(files, split_rule=record.split or files.split_rule)
 
     def start_of(self, data: LabelledFiles) -> Start:
         if not self.request.is_from_scratch:
@@ -122,11 +122,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
         return with_updates(with_head(untuned, config.head, config.training.seed), config.lora, config.training.seed)
 
-    def make_task(
-        self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel, about: dict[str, Any]
-    ) -> FinetuneTask:
+    def make_task(self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel) -> FinetuneTask:
         config = config.model_copy(update={"model": model.config})  # includes the rows of new tokens
-        return FinetuneTask(config, self.encode(config, data, model.tokenizer), model, about)
+        return FinetuneTask(config, self.encode(config, data, model.tokenizer), model)
 
     def describe(self, task: FinetuneTask) -> list[str]:
         head, data, training = task.head.settings, task.data, task.config.training
@@ -137,8 +135,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         case = "" if task.head.task.reads_case else " in lower case"
         new = (
             []
-            if "from" in task.about
-            else [describe_model(task.about["size"], task.config.model), NEW_MODEL.format(case=case)]
+            if task.record.start
+            else [describe_model(task.record.size, task.config.model), NEW_MODEL.format(case=case)]
         )
         return [
             *new,
@@ -147,7 +145,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             f"labels      {task.head.task.describe_targets([example.target for example in data.train])}",
             f"input       pool {head.pool}, {tokens}; at most {longest} of {task.config.model.context_length} tokens",
             f"trained     {describe_trained(task.model)}",
-            *task.about["reasons"],
+            *task.record.reasons,
             f"recipe      {training.steps:,} steps of {training.batch_size} rows, learning rate "
             f"{training.learning_rate:g}, lambda {task.config.finetuning.lm_weight:g}",
         ]
@@ -166,8 +164,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             write_report(session, self.baseline)
 
 
-def recorded_config(record: dict[str, Any]) -> FinetuneConfig:
-    return FinetuneConfig.model_validate(without_retired_fields(record["config"]))
+def recorded_config(record: RunRecord) -> FinetuneConfig:
+    return FinetuneConfig.model_validate(record.current_config)
 
 
 def describe_trained(model: nn.Module) -> str:

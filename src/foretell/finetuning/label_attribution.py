@@ -41,8 +41,9 @@ from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
 from foretell.text.words import Word, pieces_of, words_of
-from foretell.typesetting.document import DocumentSection, Paragraph, Part, percent, signed
+from foretell.typesetting.document import DocumentSection, Paragraph, Part
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import percent, signed
 
 SHOWN_PARTS = 12
 

@@ -19,7 +19,8 @@ from foretell.finetuning.inputs import EncodedExample, Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.number_kind import parse_number
 from foretell.finetuning.settings import HeadSettings
-from foretell.typesetting.document import DocumentSection, Table, bar, percent, quoted
+from foretell.typesetting.document import DocumentSection, Table, bar, quoted
+from foretell.typesetting.numbers import percent
 from foretell.typesetting.text import shorten
 
 MOST_LABELS = 1000

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from foretell.data.numbers import LARGEST, MARKS, may_group, number_text, plain_number, two_readings
+from foretell.data.numbers import LARGEST, MARKS, may_group, plain_number, two_readings
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.figures import draw_scatter, number_figures
 from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Paragraph
+from foretell.typesetting.numbers import format_significant
 
 DIGITS = 7  # significant digits of a prediction in a table; float32 has about 7
 
@@ -31,7 +32,7 @@ class NumberPrediction(TaskPrediction):
         return DocumentSection("", [Paragraph(self.short())])
 
     def short(self) -> str:
-        return number_text(self.value, DIGITS - 1)
+        return format_significant(self.value, DIGITS - 1)
 
     def to_json(self) -> dict[str, Any]:
         return {"value": self.value}
@@ -94,7 +95,7 @@ class NumberKind(Kind):
 
     def table_cells(self, prediction: NumberPrediction | None) -> dict[str, Any]:
         """As `cells`, with the decimal mark of the training file."""
-        text = "" if prediction is None else number_text(prediction.value, DIGITS)
+        text = "" if prediction is None else format_significant(prediction.value, DIGITS)
         return {self.predicted: text.replace(".", self.settings.columns.decimal or ".")}
 
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:

@@ -28,6 +28,7 @@ from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import SIZES, preset, preset_config
+from foretell.runs.record import RunRecord
 from foretell.session.request import TrainingRequest
 from foretell.session.start import Start
 from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer
@@ -162,7 +163,7 @@ class FinetuneRequest(TrainingRequest):
         seeds = {key: value for key, value in self.section("training").items() if key == "seed"}
         return make_section(TrainingConfig, {"steps": 1, **seeds}, "training").seed
 
-    def check_same_run(self, config: FinetuneConfig, record: Mapping[str, Any]) -> None:
+    def check_same_run(self, config: FinetuneConfig, record: RunRecord) -> None:
         super().check_same_run(config, record)
         for name, value in self.columns.model_dump().items():
             old = getattr(config.head.columns, name)
@@ -221,10 +222,10 @@ def make_request(
     )
 
 
-def command_words(start: Sequence[str], about: Mapping[str, Any], settings: TuningSettings) -> list[str]:
-    """The words of a command that reads the data in the same way as a run's command. about: entries of run.json."""
-    data, *dev = [name if Path(name).exists() else "DATA" for name in about["data"]]  # it may have been in memory
-    columns = Columns.model_validate(about.get("columns", {"texts": ()}))
+def command_words(start: Sequence[str], record: RunRecord, settings: TuningSettings) -> list[str]:
+    """The words of a command that reads the data in the same way as a run's command."""
+    data, *dev = [name if Path(name).exists() else "DATA" for name in record.data]  # it may have been in memory
+    columns = Columns.model_validate(record.task.get("columns", {"texts": ()}))
     given = {
         "--dev": dev,
         "--text-column": columns.texts,

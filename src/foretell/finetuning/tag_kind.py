@@ -27,7 +27,7 @@ from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction
 from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
 from foretell.typesetting import document
-from foretell.typesetting.document import percent
+from foretell.typesetting.numbers import percent
 
 TOKENS, TAGS = "tokens", "tags"  # the columns of a CoNLL file
 OUTSIDE = "O"

@@ -112,14 +112,14 @@ def digest(*parts: Sequence[Example]) -> str:
 
 
 class FinetuneTask(Task):
-    """Trains a model with a head. about: entries of run.json besides the configuration."""
+    """Trains a model with a head."""
 
     closing_evaluations = 1.0
     material = ROWS
     held_out_setting = "--dev-fraction"
 
-    def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel, about: dict[str, Any]):
-        self.config, self.data, self.tuned, self.about = config, data, tuned, about
+    def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel):
+        self.config, self.data, self.tuned, self.split_rule = config, data, tuned, data.files.split_rule
         self.head, settings = head_of(tuned), config.finetuning
         self.row_length, self.has_held_out = config.model.context_length, bool(data.dev)
         self.objective = TaskObjective(
@@ -172,9 +172,6 @@ class FinetuneTask(Task):
 
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.tuned.tokenizer.fingerprint, "examples": self.data.digest}
-
-    def record(self) -> dict[str, Any]:
-        return {**super().record(), "split": self.data.files.split_rule}
 
     def describe_start(self, batch: TaskBatch, dtype: torch.dtype) -> list[str]:
         """The figures of the head before its first step."""

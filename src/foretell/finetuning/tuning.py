@@ -14,6 +14,7 @@ from foretell.errors import UsageError
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
+from foretell.runs.record import RunRecord
 from foretell.saved_model.part import LORA, add_adapters
 from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Machine, Training
 from foretell.session.fit import Footprint
@@ -40,7 +41,7 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         """The configuration; `steps` is for a training with a time limit."""
 
     def recorded(self, data: Any) -> dict[str, Any]:
-        """Entries of run.json in addition to the configuration."""
+        """Choices outside the configuration, for `RunRecord.task`."""
         return {}
 
     def most_steps(self, config: Any) -> int:
@@ -58,8 +59,8 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
         return ChosenConfig(config, self.start_of(data).name, reasons, self.recorded(data), most)
 
-    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        return [*self.verb.split(), run, *record["data"]]
+    def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
+        return [*self.verb.split(), run, *record.data]
 
     def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
         """The sizes of a training; with LoRA, the model's weights are frozen, and the updates are not counted."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from foretell.data.numbers import number_text
 from foretell.data.table import FORMATS
 from foretell.errors import UsageError
 from foretell.files import check_target, write_text
@@ -21,6 +20,7 @@ from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
 from foretell.session.plots import check_can_draw, picture, picture_text
+from foretell.typesetting.numbers import format_significant
 
 DIGITS = 10  # significant digits
 
@@ -47,7 +47,7 @@ def table_rows(forecasts: Sequence[Forecast], levels: Sequence[float]) -> Iterat
         for level in levels:
             columns += forecast.interval(level)
         for time, *values in zip(forecast.times, *columns, strict=True):
-            yield [forecast.series.unique_id, time, *(number_text(value, DIGITS) for value in values)]
+            yield [forecast.series.unique_id, time, *(format_significant(value, DIGITS) for value in values)]
 
 
 def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
@@ -55,7 +55,7 @@ def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
     yield ["unique_id", "ds", *(f"path-{index + 1}" for index in range(len(forecasts[0].paths)))]
     for forecast in forecasts:
         for time, values in zip(forecast.times, forecast.paths.T, strict=True):
-            yield [forecast.series.unique_id, time, *(number_text(value, DIGITS) for value in values)]
+            yield [forecast.series.unique_id, time, *(format_significant(value, DIGITS) for value in values)]
 
 
 def written_like(rows: Iterator[list[str]], read: SeriesFormat, names: int = 2) -> str:

@@ -69,9 +69,9 @@ class FormatHints(NamedTuple):
         return table.names.index(known) if known in table.names else None
 
 
-def recorded_format(record: Mapping[str, Any]) -> SeriesFormat:
-    """The format of a run's file, from run.json; runs of earlier versions have none."""
-    return SeriesFormat(**{name: record.get(name) for name in SeriesFormat.model_fields})
+def recorded_format(choices: Mapping[str, Any]) -> SeriesFormat:
+    """The format of a run's file, from the choices in its record; runs of earlier versions have none."""
+    return SeriesFormat(**{name: choices.get(name) for name in SeriesFormat.model_fields})
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from foretell.forecasting.series import Series
 from foretell.insight.attribution.word_effects import Masks, leave_out
 from foretell.language_model import LanguageModel
 from foretell.text import id_tokenizer
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, signed
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import signed
 
 SPANS = 12
 TOKENS_AT_ONCE = 2**17  # context tokens of all rows together

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -81,15 +80,14 @@ SAMPLING_COST = 22.0
 
 
 class ForecastTask(Task):
-    """Next-value prediction on series. about: the entries of run.json besides the configuration."""
+    """Next-value prediction on series."""
 
     material = VALUES
     held_out_setting = "series.hold_out"
 
-    def __init__(self, config: ForecastConfig, series: Sequence[Series], decoder: Decoder, about: dict[str, Any]):
-        self.config, self.series, self.about = config, list(series), about
+    def __init__(self, config: ForecastConfig, series: Sequence[Series], decoder: Decoder):
+        self.config, self.series = config, list(series)
         self.decoder = self.model = decoder
-        self.starts_trained = "from" in about and config.series.hold_out
         self.codec = SeriesCodec(config.codec)
         self.objective = Objective(decoder)
         self.objective.losses = OrdinalLosses(decoder, config.codec.bins, config.series.smoothing)
@@ -105,6 +103,10 @@ class ForecastTask(Task):
         self.taught = [each[: len(each) - count] for each, count in zip(values, counts, strict=True)]
         rows = config.training.batch_size
         self.source = WindowSource(self.taught, self.codec, config.series, self.row_length, rows, seed, self.cycles)
+
+    @property
+    def starts_trained(self) -> bool:
+        return self.record.start is not None and self.config.series.hold_out
 
     def closing_cost(self) -> float:
         """The time of the closing report in evaluations: the losses by context, and the paths of the calibration."""
@@ -165,7 +167,7 @@ class ForecastTask(Task):
         for each, sampled in zip(chosen, paths, strict=True):
             spread = replace(forecaster, season=each.season).spread(each.history, horizon)
             held_out.append(HeldOut(**vars(each), paths=sampled, spread=spread))
-        combination = choose_combination(held_out, self.about["season"]) if self.config.series.combine else None
+        combination = choose_combination(held_out, self.record.task["season"]) if self.config.series.combine else None
         if combination is not None:
             held_out = [each.combined(combination) for each in held_out]
         return calibrate(held_out, combination, prior)
@@ -210,7 +212,7 @@ class ForecastTask(Task):
     def save_model(self, directory: Path) -> None:
         series = self.config.series
         windows = series.held_out_windows if series.hold_out else 0
-        file_format = recorded_format(self.about)
+        file_format = recorded_format(self.record.task)
         untimed = single(self.cycles) if series.cycle is None else None
         codec = SeriesCodecPart(self.codec, series.horizon, series.cycle, untimed, file_format, None, windows)
         save_parts(directory, {PART: codec, DECODER: DecoderPart(self.decoder)})

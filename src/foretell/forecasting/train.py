@@ -32,6 +32,7 @@ from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_s
 from foretell.forecasting.windows import held_out_values
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.budget import SERIES
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, kept_data
@@ -84,7 +85,7 @@ class ForecastRequest(TrainingRequest):
     def choices(self) -> dict[str, Any]:
         return {"columns": list(self.columns), "season": self.season, **self.format.model_dump()}
 
-    def check_same_run(self, config: ForecastConfig, record: Any) -> None:
+    def check_same_run(self, config: ForecastConfig, record: RunRecord) -> None:
         super().check_same_run(config, record)
         if self.horizon not in (None, config.series.horizon):
             raise self.changed("horizon", config.series.horizon, self.horizon)
@@ -98,8 +99,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     curve = SERIES
     format = DETECT  # the format of the file, set when it is read
 
-    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        return [*self.verb.split(), *record["data"], "--start-from", run]
+    def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
+        return [*self.verb.split(), *record.data, "--start-from", run]
 
     def choose_start(self) -> None:
         request = self.request
@@ -123,9 +124,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
                 write_frame(source, run.folder_of(part) / FRAME_NAME)
         return series
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
+    def reopen(self, run: Run, record: RunRecord) -> list[Series]:
         files = sorted(path for path in kept_data(run).parent.rglob("*") if path.is_file())
-        return read_series(files, tuple(record["columns"]), recorded_format(record))
+        return read_series(files, tuple(record.task["columns"]), recorded_format(record.task))
 
     def choose(self, data: list[Series], machine: Machine) -> ChosenConfig:
         seasons, why = choose_seasons(data, self.request.season)
@@ -213,10 +214,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
         return load_model(directory, device, for_training=True).decoder
 
-    def make_task(
-        self, config: ForecastConfig, data: list[Series], model: Decoder, about: dict[str, Any]
-    ) -> ForecastTask:
-        return ForecastTask(config, data, model, about)
+    def make_task(self, config: ForecastConfig, data: list[Series], model: Decoder) -> ForecastTask:
+        return ForecastTask(config, data, model)
 
     def closed(self, session: SessionState[ForecastTask]) -> None:
         """Choose the combination and calibrate the intervals of the best checkpoint on held-out windows."""
@@ -225,8 +224,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         began = time.monotonic()
         best = session.run.best()
         forecaster = load_forecaster(best.directory, cast(DeviceName, session.device.type))
-        start = session.task.about.get("from")
-        prior = None if start is None else load_forecaster(start["model"], "cpu").calibration
+        start = session.task.record.start
+        prior = None if start is None else load_forecaster(start.model, "cpu").calibration
         minutes = self.request.minutes
         left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - self.began)
         calibration = session.task.calibration(replace(forecaster, calibration=None), prior, left)
@@ -258,8 +257,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return [
             f"series      {len(series):,} of {spread} values, steps of {', '.join(frequencies(series))}; "
             f"{missing:,} missing, {held_out}",
-            *task.about["reasons"],
-            describe_model(task.about["size"], config.model),
+            *task.record.reasons,
+            describe_model(task.record.size, config.model),
             f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.batch_size} "
             "windows per step",
         ]

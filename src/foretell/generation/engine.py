@@ -12,7 +12,7 @@ from foretell.errors import UsageError
 from foretell.generation.recorded_step import StepRecorder
 from foretell.generation.sequence import Sequence, table_of
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.fast_decoder import is_compiling, with_fast_kernels
+from foretell.model.kernels import is_compiling, prepare_for_generation
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow
 from foretell.model.surgery import copy_with_own_hooks
 
@@ -70,9 +70,14 @@ class Engine:
             self._prepared = dict.fromkeys(self._prepared)  # missing kernels may have been compiled by now
         form = self._prepared[decoder]
         if form is None:
-            form = self._prepared[decoder] = with_fast_kernels(decoder, self.expected_tokens)
+            form = self._prepared[decoder] = prepare_for_generation(decoder, self.expected_tokens)
             self._was_compiling = is_compiling()
         return form
+
+    @property
+    def is_compiling(self) -> bool:
+        """True while missing kernels are compiled in the background."""
+        return is_compiling()
 
     def watched_copy(self) -> Decoder:
         """A copy of the prepared decoder for the hooks of one sequence; packed weights are shared.

@@ -10,13 +10,11 @@ from __future__ import annotations
 from array import array
 from weakref import WeakKeyDictionary
 
-import torch
-
-from foretell.generation.block_table import common_length
+from foretell.generation.block_table import BlockTable, blocks_for, common_length
+from foretell.generation.engine import Engine
 from foretell.generation.sequence import Sequence, rules_of
-from foretell.model.cache import KVCache
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.paged_cache import PADDING_BLOCK
 
 LONGEST_MATCH = 3  # tokens
 
@@ -74,27 +72,30 @@ class DraftModel(Proposer):
     """
 
     def __init__(self, decoder: Decoder, num_tokens: int = 4):
-        self.num_tokens = num_tokens
-        self.decoder = with_fast_kernels(decoder)
-        self._read: WeakKeyDictionary[Sequence, tuple[KVCache, list[int]]] = WeakKeyDictionary()
+        self.num_tokens, self.decoder = num_tokens, decoder
+        self._drafts: WeakKeyDictionary[Sequence, tuple[Engine, Sequence]] = WeakKeyDictionary()
 
     def release(self, sequence: Sequence) -> None:
-        self._read.pop(sequence, None)
+        self._drafts.pop(sequence, None)
 
-    @torch.inference_mode()
     def guess(self, sequence: Sequence, room: int) -> list[int]:
-        limit = self.decoder.config.context_length
-        room = min(room, limit - sequence.num_visible)
+        room = min(room, self.decoder.config.context_length - sequence.num_visible)
         if room < 1:
             return []
-        cache, read = self._read.get(sequence) or (self.decoder.make_cache(1, limit), [])
-        ids = sequence.visible
-        kept = common_length(read, ids[:-1])
-        cache.lengths, new, proposal = [kept], ids[kept:], []
+        if sequence not in self._drafts:
+            self._drafts[sequence] = self._start()
+        engine, draft = self._drafts[sequence]
+        ids, proposal = sequence.visible, []
+        draft.num_cached = common_length(draft.prompt[: draft.num_cached], ids[:-1])
         for _ in range(room):
-            hidden = self.decoder.hidden(torch.tensor([new], device=cache.keys.device), cache.make_room([len(new)]))
-            logits = self.decoder.head(hidden[:, -1])  # (1, V)
-            new = rules_of(sequence).sampler(logits, [sequence.prefix(proposal)], [sequence.sample])
-            proposal += new
-        self._read[sequence] = cache, ids + proposal[:-1]
+            draft.prompt = ids + proposal
+            (logits,) = engine.read([draft], [draft.unread(draft.num_unread)], [1])  # (1, V)
+            draft.num_cached = len(draft.prompt)
+            proposal += rules_of(sequence).sampler(logits, [sequence.prefix(proposal)], [sequence.sample])
         return proposal
+
+    def _start(self) -> tuple[Engine, Sequence]:
+        """An engine with room for a full context, and a sequence that has all its blocks."""
+        num_blocks = blocks_for(self.decoder.config.context_length)
+        blocks = list(range(PADDING_BLOCK + 1, PADDING_BLOCK + 1 + num_blocks))
+        return Engine(self.decoder, num_blocks + 1), Sequence([], table=BlockTable(root=0, blocks=blocks))

@@ -23,8 +23,9 @@ from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, predi
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
 from foretell.training.objective import Objective
-from foretell.typesetting.document import BAR_WIDTH, DocumentSection, Paragraph, Table, bar, ending, percent, quoted
+from foretell.typesetting.document import BAR_WIDTH, DocumentSection, Paragraph, Table, bar, ending, quoted
 from foretell.typesetting.html import Shown, ShownList
+from foretell.typesetting.numbers import percent
 
 MOST_ROWS = 40  # tokens of a score shown in a notebook
 Pooling = Literal["last", "mean"]

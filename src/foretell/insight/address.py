@@ -55,6 +55,11 @@ def parse_address(text: str) -> Address:
     return Address(match["name"], tuple(entries))
 
 
+def address_of(name: str, *index: int | str) -> str:
+    """`name[1,3]`, or `name[1,:]` for a vector, with ":" for the index of its elements; without indices, `name`."""
+    return f"{name}[{','.join(map(str, index))}]" if index else name
+
+
 def dimensions_of(value: Value, structure: Structure) -> Dimensions:
     """The meaning of each dimension of a value, without the batch row and dimensions of constant size 1."""
     owner = structure.values.get(value.module)

@@ -23,8 +23,9 @@ from foretell.generation.sampling import Sampler, pick
 from foretell.generation.sequence import Sequence
 from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection as Document
-from foretell.typesetting.document import Table, fitting, percent, quoted
+from foretell.typesetting.document import Table, fitting, quoted
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import percent
 
 WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by size: NumPy has no bfloat16
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError, as_path
-from foretell.files import check_target, format_bytes
+from foretell.files import check_target
 from foretell.insight.address import View, make_view, parse_address
 from foretell.insight.recorded_values import Budget, RecordedValues, element_bytes, save_values
 from foretell.insight.replacement import STAGES, OwnThread, ReplacedValue, Replacement, StagedAttention, in_backward
@@ -30,6 +30,7 @@ from foretell.paths import select as select_names
 from foretell.paths import starred, suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import format_bytes
 
 TRACE_BYTES = 2 << 30
 LAST_QUERIES = 64  # because a product of fewer than four rows may round differently from a product of many

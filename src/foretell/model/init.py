@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from foretell.config.model import ModelConfig
 from foretell.errors import check_type
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.dispatch import Use, choose_kernels
 
 WEIGHT_STD = 0.02
 POSITION_STD = 0.01

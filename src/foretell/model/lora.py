@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from foretell.config.section import Section
 from foretell.errors import ConfigError, check_type
+from foretell.model.cpu_matmul import CPULinear
 from foretell.model.decoder import Decoder, check_decoder
 from foretell.model.description import UNKNOWN_FORMULA, Description
 from foretell.model.dropout import make_dropout
-from foretell.model.kernels.cpu_matmul import CPULinear
 from foretell.model.surgery import replace
 from foretell.paths import select
 from foretell.randomness import stream_key

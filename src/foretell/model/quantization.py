@@ -20,7 +20,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from foretell.config.model import FormName, Scheme, group_of, scheme_of
+from foretell.config.quantization import FormName, Scheme, group_of, scheme_of
 from foretell.errors import ConfigError
 
 SCALE_DTYPE = torch.bfloat16

@@ -14,15 +14,14 @@ from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
 from foretell.errors import ConfigError, UsageError, check_count
-from foretell.files import format_bytes
 from foretell.planning import estimate, speed
 from foretell.planning.estimate import Range
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import format_bytes, format_seconds, round_number
 from foretell.weight_shapes import count_parameters, weight_shapes
 
 MOST_TOKENS, MOST_GPUS = 1e18, 1_000_000
-UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ class Plan(Shown):
         cost = [
             range_row("FLOPs", plan.cost.flops, lambda value: f"{value:.3g}"),
             range_row("time", plan.cost.seconds, format_seconds),
-            range_row("device hours", plan.cost.device_hours, estimate.round_number),
+            range_row("device hours", plan.cost.device_hours, round_number),
         ]
         warning = f"It may not fit; this would: {', or '.join(plan.ways) or 'a smaller --size'}."
         return [
@@ -208,7 +207,7 @@ class Plan(Shown):
         rows = [
             range_row("weights", Range.exact(plan.weights), format_bytes),
             range_row("cache per token", Range.exact(plan.cache_per_token), format_bytes),
-            range_row("tokens/s", plan.tokens_per_second, estimate.round_number),
+            range_row("tokens/s", plan.tokens_per_second, round_number),
         ]
         return [
             Table((f"generating on one {here.name}", "at least", "at most"), rows),
@@ -221,9 +220,3 @@ class Plan(Shown):
 
 def range_row(name: str, size: Range, written: Callable[[float], str]) -> tuple[str, str, str]:
     return name, written(size.low), written(size.high)
-
-
-def format_seconds(seconds: float) -> str:
-    """A time in the unit that suits it: 3.4 hours."""
-    size, unit = next(((size, unit) for size, unit in UNITS if seconds >= 1.5 * size), UNITS[-1])
-    return f"{estimate.round_number(seconds / size)} {unit}"

@@ -39,8 +39,8 @@ class DomainTraining(TextTraining):
 
     verb = "finetune --task text"
 
-    def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
-        task = super().make_task(config, data, model, about)
+    def make_task(self, config: Config, data: TokenizedText, model: Decoder) -> TextTask:
+        task = super().make_task(config, data, model)
         task.closing_evaluations = 2 * MOST_TOKENS / config.training.evaluation_tokens  # for both domains
         return task
 
@@ -93,12 +93,13 @@ def figures_of(evaluation: Evaluation, size: tuple[int, int] | None) -> dict[str
 def make_report(session: SessionState[TextTask], before: dict[str, Any]) -> dict[str, Any]:
     task, best = session.task, session.run.best()
     decoder = load_model(best.directory, session.device).decoder
-    record = session.run.record()
+    record = task.record
+    assert record.start is not None, "a domain is learned by a trained model"
     return {
         "task": "text",
-        "model": record["from"]["model"],
-        "data": record["data"],
-        OLD_DOMAIN: record.get(OLD_DOMAIN),
+        "model": record.start.model,
+        "data": record.data,
+        OLD_DOMAIN: record.task.get(OLD_DOMAIN),
         "best_step": best.step,
         "minutes": round(session.progress.seconds / 60, 3),
         "before": before,

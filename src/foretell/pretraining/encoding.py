@@ -16,7 +16,7 @@ import numpy as np
 
 from foretell.config.training import DataConfig
 from foretell.data.documents import AnsweredDocument, Document
-from foretell.data.loader import loss_split
+from foretell.data.rows import loss_split
 from foretell.data.shard_writer import TokenWriter
 from foretell.data.split import Part, describe_row_split, describe_split
 from foretell.errors import DataError, counted, shell_words

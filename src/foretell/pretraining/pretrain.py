@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from foretell.config.training import Config
-from foretell.data.loader import RowStream, check_enough_tokens
+from foretell.data.loader import check_enough_tokens
+from foretell.data.rows import RowStream
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
@@ -21,7 +21,8 @@ from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import Facts, RowFacts
 from foretell.pretraining.task import ContinuePrompt, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
-from foretell.pretraining.training_data import check_store
+from foretell.pretraining.training_data import arrange, check_store
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
@@ -77,7 +78,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             sync(path)
         return text
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> TokenizedText:
+    def reopen(self, run: Run, record: RunRecord) -> TokenizedText:
         text = open_tokens(run.tokens)
         if current_world().is_first:
             text.store.verify()  # training would not notice a changed id
@@ -94,7 +95,8 @@ class TextTraining(Training[TextRequest, TextTask]):
             longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
             source = str(store.extra["rows"].get("longest", store.directory))
             train, held_out = (store.splits[name].documents for name in ("train", "validation"))
-            self.known_rows = RowFacts(train, longest, source, held_out)
+            packing = bool(self.request.configured("data").packing)
+            self.known_rows = RowFacts(train, longest, source, held_out, packing)
         return self.known_rows
 
     def choose(self, data: TokenizedText, machine: Machine) -> ChosenConfig:
@@ -128,7 +130,9 @@ class TextTraining(Training[TextRequest, TextTask]):
         return super().cost(config.model_copy(update={"model": shape}), data)
 
     def footprint(self, config: Config, data: TokenizedText) -> Footprint:
-        length = self.row_facts(data.store).longest - 1 if config.data.rows else config.window_length
+        length = config.window_length
+        if config.data.rows:
+            length = arrange(RowStream.open(data.store, "train"), config).longest
         return Footprint(weight_shapes(config.model), config.model.replaced(context_length=length))
 
     def first_model(self, config: Config, data: TokenizedText, start: Start | None) -> Decoder:
@@ -142,8 +146,8 @@ class TextTraining(Training[TextRequest, TextTask]):
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
         return load_model(directory, device, for_training=True).decoder
 
-    def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
-        return TextTask(config, data, model, about, self.continue_prompt)
+    def make_task(self, config: Config, data: TokenizedText, model: Decoder) -> TextTask:
+        return TextTask(config, data, model, self.continue_prompt)
 
     def describe(self, task: TextTask) -> list[str]:
         """The text, the model and the recipe, with the reasons for what was chosen."""
@@ -156,13 +160,13 @@ class TextTraining(Training[TextRequest, TextTask]):
             f"vocabulary {config.model.vocab_size:,}",
             *([describe_rows(config, text)] if config.data.rows else []),
             *([NOT_HELD_OUT] if nothing_held_out else []),
-            *task.about["reasons"],
-            describe_model(task.about["size"], config.model),
+            *task.record.reasons,
+            describe_model(task.record.size, config.model),
             f"dropout     {describe_dropout(config, text)}",
             describe_recipe(config.training, f"{config.training.batch_size:,} rows per step"),
         ]
 
-    def check_resumable(self, config: Config, record: dict[str, Any], data: TokenizedText) -> None:
+    def check_resumable(self, config: Config, record: RunRecord, data: TokenizedText) -> None:
         """Refuse another tokenizer, and a family that the run's model cannot be exported to."""
         request, own = self.request, data.tokenizer.fingerprint
         request.check_exportable(config.model)
@@ -170,25 +174,22 @@ class TextTraining(Training[TextRequest, TextTask]):
         if given is not None and given.fingerprint != own:
             raise request.changed("tokenizer", own, given.fingerprint)
 
-    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
-        return ["train", *record["data"], "--start-from", run]
+    def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
+        return ["train", *record.data, "--start-from", run]
 
 
 def describe_rows(config: Config, text: TokenizedText) -> str:
     """A line about separate rows and the tokens in their loss."""
     train, held_out = (RowStream.open(text.store, name) for name in ("train", "validation"))
     loss = "the answers" if config.data.loss_on == "answer" else "all tokens"
-    shortest = f"{train.lengths.min():,} to " if train.lengths.min() < train.longest else ""
-    return (
-        f"rows        {len(train):,} and {len(held_out):,}, of {shortest}{train.longest:,} tokens, "
-        f"padded, never joined; loss on {loss}"
-    )
+    return f"rows        {len(train):,} and {len(held_out):,}, {arrange(train, config).described}; loss on {loss}"
 
 
 def describe_dropout(config: Config, text: TokenizedText) -> str:
     """The dropout rates and the number of passes over the text."""
     rates, training = config.model.dropout, config.training
     train, rows = text.store.splits["train"], training.steps * training.batch_size
-    epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
+    is_padded = config.data.rows and not config.data.packing
+    epochs = rows / train.documents if is_padded else rows * config.window_length / train.tokens
     shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
     return f"{shown}, for a text that is read {resolve.in_times(epochs)}"

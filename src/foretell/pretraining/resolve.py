@@ -72,6 +72,7 @@ class RowFacts:
     longest: int
     longest_source: str
     held_out: int = 0  # rows that are not in `count`
+    packing: bool = False  # several in a row of a batch
 
     @property
     def repetition(self) -> Repetition:
@@ -110,13 +111,15 @@ def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int
 def mean_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
     if facts.rows is None:
         return window_length(request, facts, model)
+    if facts.rows.packing:
+        return min(model.context_length, max(1, facts.train_tokens - 1))
     return max(1, round(facts.train_tokens / facts.rows.count) - 1)
 
 
 def most_rows(facts: Facts, row: int) -> int | None:
     """The most rows of a step without repetition; None for no limit."""
     if facts.rows is not None:
-        return facts.rows.count
+        return max(1, facts.train_tokens // (row + 1)) if facts.rows.packing else facts.rows.count
     return 1 if facts.train_tokens == row + 1 else None
 
 

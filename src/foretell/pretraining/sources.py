@@ -74,7 +74,7 @@ def held_out_of(run: Run) -> OldDomain | None:
     if len(held_out) < 2:
         logger.info(f"old domain  not measured: {run.directory} has no held-out text; --old-domain FILE names one")
         return None
-    data = make_section(Config, run.record()["config"], str(run.directory / RUN)).data
+    data = make_section(Config, run.record().config, str(run.directory / RUN)).data
 
     def write(writer: TokenWriter, tokenizer: Tokenizer) -> None:
         if tokenizer.vocab_size != store.vocab_size:

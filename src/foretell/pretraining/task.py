@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -60,7 +60,7 @@ class ContinuePrompt(Protocol):
 
 
 class TextTask(Task):
-    """Next-token prediction on a tokenized text. `about` has the entries of run.json beyond the configuration."""
+    """Next-token prediction on a tokenized text."""
 
     held_out_setting = "data.validation_fraction"
 
@@ -69,10 +69,9 @@ class TextTask(Task):
         config: Config,
         text: TokenizedText,
         decoder: Decoder,
-        about: dict[str, Any],
         continue_prompt: ContinuePrompt,
     ):
-        self.config, self.text, self.about = config, text, about
+        self.config, self.text, self.split_rule = config, text, text.split_rule
         self.decoder = self.model = decoder
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
         self.row_length = config.window_length
@@ -142,9 +141,6 @@ class TextTask(Task):
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.text.tokenizer.fingerprint}
 
-    def record(self) -> dict[str, Any]:
-        return {**super().record(), "split": self.text.split_rule}
-
     def check(self, batch: Batch, dtype: torch.dtype) -> None:
         """Refuse a model that sees the future."""
         check_mask(self.decoder, batch, dtype)
@@ -152,7 +148,7 @@ class TextTask(Task):
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The first loss. An untrained model's should be ln V, as for a uniform distribution (random vectors)."""
         vocab_size, loss = self.config.model.vocab_size, first_loss(self.objective, batch, dtype)
-        if self.about.get("from") is not None:
+        if self.record.start is not None:
             return [f"before      loss {loss:.2f} on the new text"]
         line = describe_first_loss(loss, vocab_size)
         is_random = not self.config.training.similar_vectors  # others favor similar tokens: 3.7 more at --size small

@@ -13,7 +13,7 @@ from typing import Any
 
 from foretell.config.training import DataConfig, TokenizerConfig
 from foretell.data.documents import Document
-from foretell.data.loader import loss_split
+from foretell.data.rows import loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import SplitRecord, TokenStore
 from foretell.data.split import Part, split_documents, split_rows

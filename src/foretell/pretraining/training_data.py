@@ -12,7 +12,8 @@ import torch
 from foretell.config.section import make_section
 from foretell.config.training import Config, DataConfig
 from foretell.data.batch import Batch
-from foretell.data.loader import EpochOrder, Loader, RowStream, iter_evaluation_batches, iter_row_batches
+from foretell.data.loader import Loader, iter_evaluation_batches
+from foretell.data.rows import PackedRows, PaddedRows, RowBatches, RowStream
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
@@ -26,9 +27,12 @@ PROMPT_TOKENS = 8
 
 
 class Extent(NamedTuple):
-    """The position of a row of a batch in the tokens of the training text, including its last target."""
+    """The position of a row of a batch in the tokens of the training text, including its last target.
 
-    start: int
+    start: None if several rows of the text are packed into it.
+    """
+
+    start: int | None
     tokens: int
 
 
@@ -93,23 +97,29 @@ class RowData(TrainingData):
 
     def __init__(self, store: TokenStore, config: Config):
         self.batch_size = config.training.batch_size
-        self.train, self.held_out = RowStream.open(store, "train"), RowStream.open(store, "validation")
-        self.held_out_tokens = len(self.held_out.tokens) - len(self.held_out)
-        self.order = EpochOrder("row order", config.training.seed, len(self.train))
+        self.streams = [RowStream.open(store, name) for name in ("train", "validation")]
+        self.held_out_tokens = len(self.streams[1].tokens) - len(self.streams[1])
+        self.train, self.held_out = (arrange(rows, config) for rows in self.streams)
 
     def batch(self, step: int) -> Batch:
-        return self.train.batch(self.order.items(step, self.batch_size))
+        return self.train.batch(step, self.batch_size)
 
     def evaluation_batches(self, max_tokens: int | None = None) -> Iterator[Batch]:
-        return iter_row_batches(self.held_out, self.batch_size, max_tokens)
+        return self.held_out.iter_batches(self.batch_size, max_tokens)
 
     def extent(self, index: int) -> Extent:
-        row = self.order.item(index)
-        return Extent(int(self.train.starts[row]), int(self.train.lengths[row]))
+        rows, stream = self.train.rows_in(self.train.order.item(index)), self.streams[0]
+        start = int(stream.starts[rows[0]]) if len(rows) == 1 else None
+        return Extent(start, int(stream.lengths[rows].sum()))
 
     def beginning(self) -> list[int]:
-        rows = self.held_out if len(self.held_out) else self.train
-        return rows.prompt(0)
+        train, held_out = self.streams
+        return (held_out if len(held_out) else train).prompt(0)
+
+
+def arrange(rows: RowStream, config: Config) -> RowBatches:
+    seed = config.training.seed
+    return PackedRows(rows, config.window_length, seed) if config.data.packing else PaddedRows(rows, seed)
 
 
 def make_training_data(text: TokenizedText, config: Config) -> TrainingData:
@@ -154,7 +164,7 @@ class Replay:
 @torch.inference_mode()
 def replay(run: Run, step: int, model: LanguageModel) -> Replay:
     """The batch of a training step, 1 to the last, with a model's loss at every target."""
-    config = make_section(Config, run.record()["config"], str(run.directory / RUN))
+    config = make_section(Config, run.record().config, str(run.directory / RUN))
     if not 1 <= step <= config.training.steps:
         raise UsageError(f"{run.directory} has steps 1 to {config.training.steps:,}, not {step:,}")
     text = open_tokens(run.tokens, model.tokenizer)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.errors import DataError, UsageError, as_path
@@ -18,13 +19,7 @@ from foretell.evaluation.loss import json_number, silent
 from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder, logit_chunks
-from foretell.model.quantized_linear import (
-    QuantizationConfig,
-    Scheme,
-    check_groups,
-    make_quantization,
-    quantize_decoder,
-)
+from foretell.model.quantize_decoder import check_groups, make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with
 from foretell.paths import starred
 from foretell.quantization.gptq import quantize_for_inputs

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import NoneType
 from typing import Any, Generic, TypeVar
 
+from pydantic import ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
+from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
-from foretell.errors import CheckpointError, OutputError, shell_words
+from foretell.errors import CheckpointError, ConfigError, OutputError, shell_words
 from foretell.files import TEXT_LIMIT, check_not_removed, read_bytes, read_json, sync, to_json, write_json, write_text
+from foretell.retired import without_retired_fields
 from foretell.runs.checkpoint import list_checkpoints
 
 RUN = "run.json"
@@ -23,72 +25,120 @@ RESUMABLE = {"gradient_accumulation_steps", "parallel", "checkpoint_activations"
 DIGEST_NAMES = {"final_learning_rate_share": "min_learning_rate"}
 
 FORMAT = 2  # run.json names it and its own SHA-256
-# The kind of every part of run.json; `from` is missing or null in a run that was not started from a model
-JSON_NAMES = {dict: "object", list: "array", str: "string"}
-KINDS: dict[str, type] = {"config": dict, "data": list, "size": str, "device": str, "dtype": str}
 
 
-def write_record(directory: Path, record: dict[str, Any]) -> None:
+class StartRecord(Section):
+    """The model that a training started from."""
+
+    model: str  # the argument that named it
+    weights_sha256: str
+
+
+class RunRecord(Section):
+    """The content of run.json, in the order of the file. What earlier versions did not write is optional.
+
+    `task` has what the kind of training adds (`TrainingRequest.choices`, `ChosenConfig.record`), in the file as entries
+    among the others.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    config: dict[str, dict[str, Any] | None]  # sections as JSON, as they were written
+    verb: str | None = None  # resumes the run on the command line
+    data: list[str]
+    size: str
+    reasons: list[str] = Field(default_factory=list)
+    data_changed: dict[str, int] = Field(default_factory=dict)  # name of the data -> a number that changes with it
+    start: StartRecord | None = Field(None, alias="from")
+    epochs: int | float | None = None
+    minutes: int | float | None = None
+    task: dict[str, Any] = Field(default_factory=dict)
+    most_steps: int | None = None  # of a training with a time budget
+    parameters: int | None = None
+    split: str | None = None  # the rule that chose the held-out data
+    device: str = Field(pattern="^(cpu|cuda|mps)$")
+    dtype: str = Field(pattern="^(float32|bfloat16)$")
+    files_in_tokens: list[str] | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
+        """Raises `ConfigError` for values that are missing or of another type."""
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        own = {name: value for name, value in values.items() if name in names}
+        return make_section(cls, own | {"task": {name: values[name] for name in values if name not in names}})
+
+    def to_json(self) -> dict[str, Any]:
+        """The entries of run.json; those without a value are left out, except `most_steps` with a time budget."""
+        entries: dict[str, Any] = {}
+        for name, value in self.model_dump(mode="json", by_alias=True).items():
+            if name == "task":
+                entries |= value
+            elif value is not None or (name == "most_steps" and self.minutes):
+                entries[name] = value
+        return entries
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The fields of a section; empty if it is missing or unused."""
+        return self.config.get(name) or {}
+
+    @property
+    def current_config(self) -> dict[str, Any]:
+        """The configuration without fields that are not read any more."""
+        return without_retired_fields(self.config)
+
+    @property
+    def configuration_digest(self) -> str:
+        """A hash of the configuration, to compare with a checkpoint's.
+
+        It leaves out settings that may change on resuming, and settings at their defaults, so that a later version may
+        add one whose default is the earlier behaviour.
+        """
+        fields = TrainingConfig.model_fields.items()
+        defaults = to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
+        training = {
+            DIGEST_NAMES.get(key, key): value
+            for key, value in self.section("training").items()
+            if key not in RESUMABLE and not (key in defaults and value == defaults[key])
+        }
+        canonical = json.dumps({**self.config, "training": training}, sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def with_training(self, training: TrainingConfig) -> RunRecord:
+        """The record with other training settings."""
+        return self.model_copy(update={"config": self.config | {"training": training.model_dump(mode="json")}})
+
+
+def write_record(directory: Path, record: RunRecord) -> None:
     """Store the record of a run, with its SHA-256."""
-    sealed = {**record, "format": FORMAT}
-    write_json(directory / RUN, {**sealed, "sha256": digest_of(sealed)})
+    write_json(directory / RUN, sealed(record.to_json()))
 
 
-def read_record(directory: Path) -> dict[str, Any]:
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
+    """The entries of run.json with its format and SHA-256."""
+    values = {**values, "format": FORMAT}
+    return {**values, "sha256": digest_of(values)}
+
+
+def read_record(directory: Path) -> RunRecord:
     """The record that `write_record` stored; damage is a `CheckpointError`."""
     path = directory / RUN
-    record = read_json(path)
-    seal = record.pop("sha256", None)
-    if record.get("format") != FORMAT or seal != digest_of(record):
+    values = read_json(path)
+    digest = values.pop("sha256", None)
+    if values.get("format") != FORMAT or digest != digest_of(values):
         advice = and_advice(directory).replace("is lost", "is damaged")
         raise CheckpointError(
             f"{path} is damaged, was changed, or is of the first version: it does not match its own SHA-256; restore "
             f"it{advice}"
         )
-    del record["format"]
-    check_kinds(path, record)
-    return record
-
-
-def check_kinds(path: Path, record: dict[str, Any]) -> None:
-    """Refuse a record whose parts are missing or of another kind."""
-    for key, kind in KINDS.items():
-        if key not in record:
-            raise CheckpointError(f"{path} has no '{key}'; it is damaged or of another version")
-        if not isinstance(record[key], kind):
-            raise CheckpointError(f"{path} is damaged: its '{key}' is not a JSON {JSON_NAMES[kind]}")
-    start = record.get("from") or {"model": "", "weights_sha256": ""}
-    are_right = {
-        "data": all(isinstance(name, str) for name in record["data"]),
-        "device": record["device"] in ("cpu", "cuda", "mps"),
-        "dtype": record["dtype"] in ("float32", "bfloat16"),
-        "config": all(isinstance(section, dict | NoneType) for section in record["config"].values()),
-        "from": isinstance(start, dict) and all(isinstance(start.get(key), str) for key in ("model", "weights_sha256")),
-    }
-    for key, is_right in are_right.items():
-        if not is_right:
-            raise CheckpointError(f"{path} is damaged: its '{key}' is not as training writes it")
+    del values["format"]
+    try:
+        return RunRecord.from_json(values)
+    except ConfigError as error:
+        raise CheckpointError(f"{path} is damaged or of another version: {error}") from None
 
 
 def digest_of(record: dict[str, Any]) -> str:
     return hashlib.sha256(to_json(record).encode()).hexdigest()
-
-
-def configuration_digest(config: dict[str, Any]) -> str:
-    """A hash of the configuration in a record, to compare with a checkpoint's.
-
-    It leaves out settings that may change on resuming, and settings at their defaults, so that a later version may add
-    one whose default is the earlier behaviour.
-    """
-    fields = TrainingConfig.model_fields.items()
-    defaults = to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
-    training = {
-        DIGEST_NAMES.get(key, key): value
-        for key, value in config.get("training", {}).items()
-        if key not in RESUMABLE and not (key in defaults and value == defaults[key])
-    }
-    canonical = json.dumps({**config, "training": training}, sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def advice_without_record(directory: Path) -> str:

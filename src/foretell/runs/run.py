@@ -28,6 +28,7 @@ from foretell.runs.record import (
     RUN,
     FollowedLineFile,
     LineFile,
+    RunRecord,
     advice_without_record,
     and_advice,
     metrics_line,
@@ -47,7 +48,6 @@ PREPARING = "preparing.json"  # exists until run.json does; names the data of th
 WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, REPORT, REPORT_PICTURE, *FILES)
 WRITTEN += ("tensorboard/events.out.tfevents.*", f"samples/step-{'[0-9]' * 6}*.txt")
 WRITTEN += tuple(f"{folder}{TEMPORARY}*" for folder in ("", "checkpoints/", "samples/", "tokens/**/"))
-IN_TOKENS = "files_in_tokens"  # entry of the record: the names of the files in tokens/
 
 NUMBER = re.compile(r"\d+")
 logger = logging.getLogger(__name__)
@@ -130,13 +130,13 @@ class Run:
             raise CheckpointError(f"{directory} is not a run: {RUN} is missing{and_advice(directory)}")
         return cls(directory)
 
-    def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
+    def write_record(self, record: RunRecord, environment: dict[str, Any]) -> None:
         """Store the run's configuration, data and reasons, and the machine that it runs on."""
         write_json(self.directory / ENVIRONMENT, environment)
-        self.replace_record({**record, IN_TOKENS: sorted(self._files_in_tokens())})
+        self.replace_record(record.model_copy(update={"files_in_tokens": sorted(self._files_in_tokens())}))
         discard(self.directory / PREPARING)
 
-    def replace_record(self, record: dict[str, Any]) -> None:
+    def replace_record(self, record: RunRecord) -> None:
         """Store a record, with its SHA-256."""
         write_record(self.directory, record)
 
@@ -149,7 +149,7 @@ class Run:
             logger.warning(f"{error}; it describes the machine that the run was started on, and is not needed")
             return {}
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RunRecord:
         """The record that `write_record` stored; damage is a `CheckpointError`."""
         return read_record(self.directory)
 
@@ -207,7 +207,7 @@ class Run:
                 folder.rmdir()
         return others
 
-    def _written(self, record: dict[str, Any]) -> set[Path]:
+    def _written(self, record: RunRecord) -> set[Path]:
         """The files that training wrote: those in the record and in the manifests of checkpoints, and some by name."""
         written = [path for pattern in WRITTEN for path in self.directory.glob(pattern)] + self._own_tokens(record)
         for directory in self.checkpoints.glob("*"):
@@ -216,15 +216,15 @@ class Run:
         # a link leads out of the run
         return {path for path in written if not any(each.is_symlink() for each in between(self.directory, path))}
 
-    def _own_tokens(self, record: dict[str, Any]) -> list[Path]:
+    def _own_tokens(self, record: RunRecord) -> list[Path]:
         """The files in tokens/ that the record names.
 
         The record of an earlier version names none; then those that are not newer than environment.json, which was
         written after them.
         """
         files, environment = self._files_in_tokens(), self.directory / ENVIRONMENT
-        if IN_TOKENS in record or not environment.exists():
-            return [path for name, path in files.items() if name in record.get(IN_TOKENS, ())]
+        if record.files_in_tokens is not None or not environment.exists():
+            return [path for name, path in files.items() if name in (record.files_in_tokens or ())]
         prepared = environment.stat().st_mtime
         return [path for path in files.values() if path.lstat().st_mtime <= prepared]
 
@@ -271,10 +271,10 @@ class FollowedRun(Run):
 
     line_file = FollowedLineFile
 
-    def replace_record(self, record: dict[str, Any]) -> None:
+    def replace_record(self, record: RunRecord) -> None:
         """The first process writes it."""
 
-    def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
+    def write_record(self, record: RunRecord, environment: dict[str, Any]) -> None:
         """The first process writes it."""
 
     def clear_leftovers(self) -> None:

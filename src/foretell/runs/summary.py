@@ -17,9 +17,8 @@ from foretell.config.section import Section, make_section
 from foretell.config.training import Config, TrainingConfig
 from foretell.errors import CheckpointError
 from foretell.files import read_json
-from foretell.retired import without_retired_fields
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints, validation_loss
-from foretell.runs.record import RUN, MetricsDigest
+from foretell.runs.record import RUN, MetricsDigest, RunRecord
 from foretell.runs.run import METRICS, REPORT, Run
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
@@ -95,9 +94,9 @@ def summarize(run: Run) -> Summary:
     return Summary(
         name=run.name,
         directory=str(run.directory),
-        size=str(record["size"]),
-        parameters=record["parameters"] if type(record.get("parameters")) is int else None,
-        data=list(record["data"]),
+        size=record.size,
+        parameters=record.parameters,
+        data=record.data,
         step=step,
         steps=training.steps,
         tokens=int(metrics[-1].get("tokens", 0)) if metrics else 0,
@@ -105,7 +104,7 @@ def summarize(run: Run) -> Summary:
         best_validation_loss=None if loss == float("inf") else loss,
         bits_per_byte=bits_per_byte(loss, held_out),
         held_out=task_digest(record, checkpoints) if held_out is None else held_out.digest,
-        state=state_of(checkpoints, training, record.get("minutes")),
+        state=state_of(checkpoints, training, record.minutes),
         changed=max(path.stat().st_mtime for path in written if path.exists()),
     )
 
@@ -122,12 +121,12 @@ def is_text_run(config: Mapping[str, Any]) -> bool:
     return config.keys() <= Config.model_fields.keys()
 
 
-def training_of(record: dict[str, Any], run: Run) -> TrainingConfig:
+def training_of(record: RunRecord, run: Run) -> TrainingConfig:
     """The training section of a run of any task; the whole configuration of a text run is checked."""
-    config, where = record["config"], str(run.directory / RUN)
+    config, where = record.config, str(run.directory / RUN)
     if is_text_run(config):
         return make_section(Config, config, where).training
-    return make_section(TrainingConfig, config.get("training", {}), where)
+    return make_section(TrainingConfig, record.section("training"), where)
 
 
 class HeldOut(NamedTuple):
@@ -170,11 +169,11 @@ def split_digest(index: dict[str, Any], split: str) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def task_digest(record: Mapping[str, Any], checkpoints: Sequence[Checkpoint]) -> str | None:
+def task_digest(record: RunRecord, checkpoints: Sequence[Checkpoint]) -> str | None:
     """For tasks other than text: a hash of the task and of the held-out data or examples of its loss."""
-    if is_text_run(record["config"]) or not checkpoints:
+    if is_text_run(record.config) or not checkpoints:
         return None
-    config, state = record["config"], checkpoints[-1].training()
+    config, state = record.config, checkpoints[-1].training()
     tuning = config.get("finetuning")
     if tuning is not None:  # losses per example
         measured = [tuning.get("task"), tuning.get("best_by")]
@@ -184,7 +183,7 @@ def task_digest(record: Mapping[str, Any], checkpoints: Sequence[Checkpoint]) ->
             {name: config[name] for name in config if name not in ("model", "training")},
         ]
     data = [state.get(name) for name in ("examples", "conversations", "pairs", "series")]
-    content = [record.get("verb"), measured, data]
+    content = [record.verb, measured, data]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
@@ -235,7 +234,7 @@ def warning_about(summaries: Sequence[Summary], differences: Mapping[str, Any]) 
 def settings_of(run: Run) -> dict[str, Any]:
     """All settings of a run by their paths, as JSON values."""
     record = run.record()
-    common, config = {key: record[key] for key in ("data", "device", "dtype")}, without_retired_fields(record["config"])
+    common, config = {key: getattr(record, key) for key in ("data", "device", "dtype")}, record.current_config
     if is_text_run(config):
         return common | flattened(make_section(Config, config, str(run.directory / RUN)))
     others = values_by_path({name: section for name, section in config.items() if name != "training"})

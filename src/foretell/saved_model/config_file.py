@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from foretell.config.model import ModelConfig, QuantizationConfig
+from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json

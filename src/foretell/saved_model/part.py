@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_mean
 from foretell.files import CONFIG, TOKENIZER_FILE
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights, empty_decoder, fill_decoder
 from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights, merge_lora
-from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder, stored_buffers
+from foretell.model.quantized_linear import stored_buffers
 from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor, check_shapes
 from foretell.saved_model.config_file import (
@@ -217,6 +218,8 @@ class QuantizationPart(Part):
 
         Raises `CheckpointError` for settings that do not fit the decoder.
         """
+        from foretell.model.quantize_decoder import quantize_decoder  # most models have floats
+
         decoder = empty_decoder(config).to(source.dtype)
         try:
             quantize_decoder(decoder, self.settings)

@@ -18,9 +18,8 @@ from foretell.errors import CheckpointError, ConfigError, OutputError, UsageErro
 from foretell.files import CONFIG, EXAMPLES, MODEL_TYPE, WEIGHTS, read_json, write_json
 from foretell.manifest import MANIFEST
 from foretell.model.decoder import Decoder
+from foretell.model.dispatch import plain_form
 from foretell.model.init import empty_decoder
-from foretell.model.kernels.dispatch import plain_form
-from foretell.model.quantized_linear import quantize_decoder
 from foretell.safetensors_files import save_tensors
 from foretell.saved_model.config_file import DECODER, FORMAT, FORMAT_WITH_PARTS, QUANTIZATION, TOKENIZER, read_parts
 from foretell.saved_model.part import (
@@ -82,6 +81,8 @@ def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
         if not isinstance(part, DecoderPart)
         for path in part.weights()
     }
+    from foretell.model.quantize_decoder import quantize_decoder  # most models have floats
+
     empty = empty_decoder(decoder.config)
     for part in parts.values():
         if isinstance(part, QuantizationPart):

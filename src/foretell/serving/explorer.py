@@ -15,8 +15,8 @@ from foretell.generation.block_table import common_length
 from foretell.insight.page.family import PositionFamily
 from foretell.insight.page.outline import pass_outline
 from foretell.insight.page.packing import PackedSection, pack_exact
+from foretell.insight.page.page_pass import PagePass, array
 from foretell.insight.page.sections import find_sections, needed_values
-from foretell.insight.page.traced_pass import TracedPass, array
 from foretell.insight.page.write_page import make_page, values_of_file
 from foretell.model.cache import KeptKeys, KeptKVView, KVView
 from foretell.serving.changes import Changes
@@ -62,20 +62,20 @@ class KeptPasses:
 
     def __init__(self) -> None:
         self._passes: list[KeptPass] = []  # most recent last
-        self._recorded: dict[str, tuple[PassFields, TracedPass]] = {}  # by client, most recent last
+        self._recorded: dict[str, tuple[PassFields, PagePass]] = {}  # by client, most recent last
 
-    def recorded(self, client: str, asked: PassFields, values: list[str]) -> TracedPass | None:
+    def recorded(self, client: str, asked: PassFields, values: list[str]) -> PagePass | None:
         """The last pass of this client, if it matches the request and has recorded these values."""
         last, traced = self._recorded.get(client, (None, None))
         return traced if traced is not None and last == asked and traced.has(values) else None
 
-    def keep_recorded(self, served: ServedModel, client: str, asked: PassFields, traced: TracedPass) -> None:
+    def keep_recorded(self, served: ServedModel, client: str, asked: PassFields, traced: PagePass) -> None:
         """Keep a pass with a recorded stream; the oldest ones are dropped as in `keep`."""
         if not traced.has(point.name for point in served.page.points):
             return
         self._recorded.pop(client, None)
         self._recorded[client] = (asked, traced)
-        while sum(each.trace.held_bytes for _, each in self._recorded.values()) > served.look_bytes:
+        while sum(each.recorded.trace.held_bytes for _, each in self._recorded.values()) > served.look_bytes:
             del self._recorded[next(iter(self._recorded))]
 
     @torch.inference_mode()
@@ -177,7 +177,7 @@ class Explorer(PassEndpoint[ExplorerRequest]):
 
     async def _new_pass(
         self, served: ServedModel, request: PassRequest, key: str, ids: list[int], values: list[str]
-    ) -> TracedPass:
+    ) -> PagePass:
         """Run an unchanged pass and keep it; it stops if this task is cancelled."""
         view = GivenUpKVView(torch.tensor([ids], device=served.model.device))
         try:
@@ -196,11 +196,11 @@ async def traced_pass(
     ids: list[int],
     values: list[str],
     kv: KVView | None = None,
-) -> TracedPass:
+) -> PagePass:
     """Run a pass that records these values, between two steps of other requests."""
     changes = Changes(served, request.change)
 
-    def record() -> TracedPass:
+    def record() -> PagePass:
         replace = changes.operations()
         with errors_of("change"):
             return served.page.record(ids, request.text, values, replace, served.look_bytes, kv)

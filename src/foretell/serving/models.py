@@ -23,8 +23,8 @@ from foretell.generation.scheduler import Scheduler
 from foretell.inference.chat import FALLBACK_TEMPLATE, choose_template
 from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.family import Family, Index
+from foretell.insight.page.page_pass import PageModel
 from foretell.insight.page.sections import all_sections
-from foretell.insight.page.traced_pass import PageModel
 from foretell.installation import version_of
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.files import format_bytes
 from foretell.generation.recorded_step import ReadingHook
 from foretell.generation.sequence import Sequence
 from foretell.insight.recorded_values import BudgetError
@@ -20,6 +19,7 @@ from foretell.model.decoder import HEAD, Decoder
 from foretell.serving.changes import Changes, Operation
 from foretell.serving.errors import errors_of
 from foretell.serving.models import ChangedForm, ServedModel
+from foretell.typesetting.numbers import format_bytes
 
 Calls = list[tuple[int, Tensor]]  # the position of the first token of a pass, and a value without its row axis
 

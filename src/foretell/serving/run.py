@@ -20,7 +20,6 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from foretell.errors import OutputError, hangup_signals
-from foretell.model.kernels.fast_decoder import is_compiling
 from foretell.serving.access import Access
 from foretell.serving.connection import MOST_HEADER_BYTES, SECONDS, TimedConnection, refusing_connection
 from foretell.serving.errors import ApiError
@@ -212,7 +211,7 @@ class ServerRun:
         """Generate a few tokens with each model, until its kernels are compiled and in use."""
         for served in self.server.models:
             await self._generate_little(served)
-            while is_compiling():
+            while served.scheduler.engine.is_compiling:
                 await asyncio.sleep(0.1)
             await self._generate_little(served)
         gc.collect()

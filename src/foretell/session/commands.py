@@ -12,7 +12,7 @@ from foretell.runs.run import Run
 
 
 def resume_command(run: Run) -> str:
-    return f"{command_name()} {run.record()['verb']} --out {shell_words(run.directory)} --resume auto"
+    return f"{command_name()} {run.record().verb} --out {shell_words(run.directory)} --resume auto"
 
 
 def command_name() -> str:

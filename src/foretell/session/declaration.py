@@ -20,6 +20,7 @@ from foretell.errors import CheckpointError, ConfigError, shell_words
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps, measured_costs
 from foretell.session.commands import command_name
@@ -67,7 +68,7 @@ def describe_recipe(training: TrainingConfig, amount: str) -> str:
 class ChosenConfig:
     """A complete configuration, the name of its size, and a line with the reason for each choice.
 
-    record: choices outside the configuration, as entries of run.json. most_steps: a limit for a training with a time
+    record: choices outside the configuration, for `RunRecord.task`. most_steps: a limit for a training with a time
     budget, which ends there even if time is left.
     """
 
@@ -106,7 +107,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """Read the data, and store in `run.tokens` the part that resuming needs. Runs only on the first process."""
 
     @abstractmethod
-    def reopen(self, run: Run, record: dict[str, Any]) -> Any:
+    def reopen(self, run: Run, record: RunRecord) -> Any:
         """The data that `read` stored."""
 
     @abstractmethod
@@ -126,8 +127,8 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """The model of a checkpoint."""
 
     @abstractmethod
-    def make_task(self, config: Any, data: Any, model: Any, about: dict[str, Any]) -> AnyTask:
-        """The task; `about` has the entries of run.json beyond the configuration."""
+    def make_task(self, config: Any, data: Any, model: Any) -> AnyTask:
+        """The task, without its record."""
 
     @abstractmethod
     def describe(self, task: AnyTask) -> list[str]:
@@ -141,7 +142,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         check_fits(self.footprint(config, data), config.training, machine.memory)
         any_vectors = config.training.model_copy(update={"similar_vectors": False})
         model = self.first_model(config.model_copy(update={"training": any_vectors}), data, self.request.start)
-        task = self.make_task(config, data, model, {})
+        task = self.make_task(config, data, model)
         task.objective.to(machine.device)
         task.choose_kernels(machine.device, machine.dtype)
         self.probed.append((config, seconds_per_step(task, config.training, machine.dtype, self.probe_seconds)))
@@ -192,21 +193,21 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         left = self.default_minutes if minutes is None else max(minutes - spent, LEAST_SHARE * minutes)
         return float(f"{left:.2g}")
 
-    def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
+    def check_resumable(self, config: Any, record: RunRecord, data: Any) -> None:
         """Refuse changed options that `TrainingRequest.check_same_run` cannot compare."""
 
     def how_to_extend(self, steps: int = 0) -> str:
         """Advice on how to train beyond the last step of a run, optionally by a number of steps."""
         run = Run(self.request.out)
         record = run.record()
-        data = [name for name in record["data"] if Path(name).exists()] or ["DATA"]
-        words = self.words_to_extend(record | {"data": data}, str(run.directory))
+        data = [name for name in record.data if Path(name).exists()] or ["DATA"]
+        words = self.words_to_extend(record.model_copy(update={"data": data}), str(run.directory))
         if not words:
             return "start again with another --out to train longer"
         words += ["--steps", str(steps)] if steps else []
         return f"to train it further: {command_name()} {shell_words(*words, '--out', f'{run.directory}-longer')}"
 
-    def words_to_extend(self, record: dict[str, Any], run: str) -> list[str]:
+    def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
         """The command that starts a new training from a run; empty if that is not possible."""
         return []
 

@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from foretell.distributed.launch import is_follower
-from foretell.files import format_duration
 from foretell.session.reporter import Reporter
 from foretell.session.task import Task
+from foretell.typesetting.numbers import format_duration
 from foretell.typesetting.text import shorten
 
 PLAIN_SECONDS = 5.0  # between plain lines

@@ -13,13 +13,13 @@ from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
 from foretell.distributed.world import current_world
 from foretell.errors import ConfigError
-from foretell.files import format_bytes
 from foretell.planning import estimate
 from foretell.planning.estimate import DeviceMemory
 from foretell.session.task import Task
 from foretell.training.optimizer import Shapes
 from foretell.training.step import TrainingBatch, own_rows
 from foretell.training.timing import time_steps
+from foretell.typesetting.numbers import format_bytes
 
 FEWEST_PROBED = 4  # rows of different steps have different lengths
 

@@ -9,7 +9,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -18,7 +18,7 @@ from foretell.config.training import TrainingConfig
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype, dtype_name
 from foretell.installation import cpu_model
 from foretell.planning.speed import peak_flops
-from foretell.runs.record import RESUMABLE
+from foretell.runs.record import RESUMABLE, RunRecord
 from foretell.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -52,14 +52,14 @@ def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> Non
 
 
 def resumed_precision(
-    record: dict[str, Any], device_name: DeviceName, wanted: DtypeName
+    record: RunRecord, device_name: DeviceName, wanted: DtypeName
 ) -> tuple[torch.device, torch.dtype]:
     """Device and precision of a resumed run: from its record, unless others are requested; changes are logged."""
-    device = choose_device(record["device"] if device_name == "auto" else device_name)
-    dtype = choose_training_dtype(record["dtype"] if wanted == "auto" else wanted, device)
-    if (device.type, dtype_name(dtype)) != (record["device"], record["dtype"]):
+    device = choose_device(record.device if device_name == "auto" else device_name)
+    dtype = choose_training_dtype(cast(DtypeName, record.dtype) if wanted == "auto" else wanted, device)
+    if (device.type, dtype_name(dtype)) != (record.device, record.dtype):
         logger.warning(
-            f"precision   {device.type} in {dtype_name(dtype)}, not {record['device']} in {record['dtype']} as before: "
+            f"precision   {device.type} in {dtype_name(dtype)}, not {record.device} in {record.dtype} as before: "
             "the result will differ in the last digits"
         )
     return device, dtype
@@ -80,9 +80,7 @@ def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any
                 f"{key} {getattr(changed, key)}, not {getattr(training, key)} as before: the result will differ in the "
                 "last digits"
             )
-    record = run.record()
-    record["config"]["training"] = changed.model_dump(mode="json")
-    run.replace_record(record)
+    run.replace_record(run.record().with_training(changed))
     return changed
 
 

@@ -42,7 +42,7 @@ def shared_axis(runs: Sequence[Metrics]) -> str:
 
 def losses_of(runs: Sequence[Run]) -> str:
     """The words after `loss`: the unit for language models, or the selection score of fine-tuning runs; else empty."""
-    tunings = [run.record()["config"].get("finetuning") for run in runs]
+    tunings = [run.record().config.get("finetuning") for run in runs]
     scores = {tuning and tuning.get("best_by", "loss") for tuning in tunings}
     if len(scores) != 1 or "loss" in scores:
         return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,18 @@ from foretell.allocator import freed_memory_kept
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
-from foretell.device import choose_device, choose_training_dtype
+from foretell.device import choose_device, choose_training_dtype, dtype_name
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.finding import find_model
 from foretell.loading import load
 from foretell.planning.estimate import device_memory
-from foretell.retired import without_retired_fields
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
+from foretell.runs.record import RunRecord, StartRecord
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.budget import in_minutes
 from foretell.session.commands import resume_command
-from foretell.session.declaration import AnyTask, Machine, Training
+from foretell.session.declaration import AnyTask, ChosenConfig, Machine, Training
 from foretell.session.failures import AFTER_THE_LAST_STEP, explain_stop, training_in
 from foretell.session.fit import check_fits
 from foretell.session.machine import log_other_machine, resumed_precision, resumed_training
@@ -38,8 +38,6 @@ from foretell.session.session import Session
 from foretell.session.start import Start
 from foretell.session.task import Task
 from foretell.training.pace import FixedSteps, Mark, Pace, TimeBudget
-
-WRITTEN_BY_THE_SESSION = ("config", "device", "dtype")  # entries of run.json that a task does not write
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +73,11 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
     with explain_stop("before the first step"), new_run(request.out, request.described) as run:
         for line in [] if request.start is None else request.start.notes():
             logger.info(line)
-        task = same_task(
-            lambda: new_task(training, run, machine, reporter), lambda record: recorded_task(training, run, record)
-        )
+        if (world := current_world()).is_first:
+            task = new_task(training, run, machine, reporter)
+            world.decide(task.record.to_json)
+        else:
+            task = recorded_task(training, run, RunRecord.from_json(world.decide(dict)))
         pace = pace_of(training, task, task.config.training, run)
         earlier = None if training.request.start is None else training.request.start.model.data_use
         session = Session(run, task, task.config.training, device, machine.dtype, reporter, pace, earlier)
@@ -93,15 +93,33 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     choice = training.choose(data, machine)
     config = choice.config
     check_fits(training.footprint(config, data), config.training, machine.memory, run.directory)
-    about = {"verb": training.verb, "data": request.described, "size": choice.size, "reasons": choice.reasons}
-    about["data_changed"] = {name: last_change(name) for name in request.described}
-    given = {"from": request.start and request.start.record(), "epochs": request.epochs, "minutes": request.minutes}
-    about |= {name: value for name, value in (given | request.choices).items() if value is not None} | choice.record
-    about |= {"most_steps": choice.most_steps} if request.minutes else {}
-    task = training.make_task(config, data, training.first_model(config, data, request.start), about)
+    task = training.make_task(config, data, training.first_model(config, data, request.start))
+    task.record = first_record(training, task, choice, machine)
     for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):
         logger.info(line)
     return task
+
+
+def first_record(training: Training[Any, Any], task: Task, choice: ChosenConfig, machine: Machine) -> RunRecord:
+    request = training.request
+    choices = {name: value for name, value in request.choices.items() if value is not None}
+    return RunRecord(
+        config=task.config.model_dump(mode="json"),
+        verb=training.verb,
+        data=request.described,
+        size=choice.size,
+        reasons=choice.reasons,
+        data_changed={name: last_change(name) for name in request.described},
+        start=None if request.start is None else request.start.record(),
+        epochs=request.epochs,
+        minutes=request.minutes,
+        task=choices | choice.record,
+        most_steps=choice.most_steps if request.minutes else None,
+        parameters=sum(weight.numel() for weight in task.model.parameters()),
+        split=task.split_rule,
+        device=machine.device.type,
+        dtype=dtype_name(machine.dtype),
+    )
 
 
 def last_change(name: str) -> int:
@@ -111,9 +129,9 @@ def last_change(name: str) -> int:
     return 0
 
 
-def log_changed_data(record: Mapping[str, Any]) -> None:
+def log_changed_data(record: RunRecord) -> None:
     """Log which data have changed since the run was started; the run uses its copy."""
-    for name, before in record.get("data_changed", {}).items():
+    for name, before in record.data_changed.items():
         if (now := last_change(name)) != before:
             logger.warning(f"data        {name} {'has changed' if now else 'is gone'}; the run keeps what it read")
 
@@ -125,7 +143,7 @@ def pace_of(
 
     checkpoint_step: the step of the checkpoint to resume from. Earlier steps missing in pace.txt are logged.
     """
-    minutes = task.about.get("minutes")
+    minutes = task.record.minutes
     if minutes is None:
         return FixedSteps(config)
     timed = run.pace.records()
@@ -140,7 +158,7 @@ def pace_of(
         spent=time.monotonic() - training.began,
         marks={step: Mark(share, seconds) for step, share, seconds in timed},
         record=lambda step, mark: run.pace.append((step, *mark)),
-        most_steps=task.about.get("most_steps"),
+        most_steps=task.record.most_steps,
         world=current_world(),
     )
 
@@ -151,12 +169,12 @@ def load_start(argument: str | Path) -> Start:
     return Start(str(argument), model.with_float_weights("train"))
 
 
-def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
+def find_start(record: StartRecord | None, run: Path) -> Start | None:
     """The model in a run.json's record; None without a record. Raises `CheckpointError` if its weights have changed."""
     if record is None:
         return None
-    start = load_start(record["model"])
-    if start.digest != record["weights_sha256"]:
+    start = load_start(record.model)
+    if start.digest != record.weights_sha256:
         raise CheckpointError(
             f"{run} was started from {start.argument}, which has other weights now; start again with another --out"
         )
@@ -164,21 +182,22 @@ def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
 
 
 def recorded_task(
-    training: Training[Any, AnyTask], run: Run, record: dict[str, Any], model: Any = None, data: Any = None
+    training: Training[Any, AnyTask], run: Run, record: RunRecord, model: Any = None, data: Any = None
 ) -> AnyTask:
     """The task of a run, made from its record; without a model, in the state before its first step."""
     config = recorded_config(training, run, record)
     data = training.reopen(run, record) if data is None else data
     if model is None:
-        model = training.first_model(config, data, find_start(record.get("from"), run.directory))
-    about = {name: value for name, value in record.items() if name not in WRITTEN_BY_THE_SESSION}
-    return training.make_task(config, data, model, about)
+        model = training.first_model(config, data, find_start(record.start, run.directory))
+    task = training.make_task(config, data, model)
+    task.record = record
+    return task
 
 
-def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, Any]) -> Any:
+def recorded_config(training: Training[Any, Any], run: Run, record: RunRecord) -> Any:
     """The configuration of a run; a `CheckpointError` if its fields are from another version."""
     try:
-        return make_section(training.request.config_type, without_retired_fields(record["config"]), str(run.directory))
+        return make_section(training.request.config_type, record.current_config, str(run.directory))
     except ConfigError as error:
         raise of_another_version(run, error) from None
 
@@ -195,14 +214,14 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     request = training.request
     run = (Run if current_world().is_first else FollowedRun).open(request.out)
     record = run.record()
-    if "verb" not in record:
+    if record.verb is None:
         raise of_another_version(run, "it has no verb")
-    if record["verb"] != training.verb:
+    if record.verb != training.verb:
         raise ConfigError(
             f"{run.directory} was not trained by `foretell {training.verb}`; resume it with: {resume_command(run)}"
         )
     config = recorded_config(training, run, record)
-    if "minutes" not in record:
+    if record.minutes is None:
         check_not_extended(training, config.training.steps, run)
     request.check_same_run(config, record)
     log_changed_data(record)
@@ -214,10 +233,9 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     run.clear_leftovers()
     checkpoint = last_checkpoint(run)
     model = None if checkpoint is None else training.load_model(checkpoint.directory, device)
-    record["config"]["training"] = settings.model_dump(mode="json")
-    task = recorded_task(training, run, record, model, data)
+    task = recorded_task(training, run, record.with_training(settings), model, data)
     pace = pace_of(training, task, settings, run, 0 if checkpoint is None else checkpoint.step)
-    source = checkpoint.directory if checkpoint else find_model(record["from"]["model"]) if "from" in record else None
+    source = checkpoint.directory if checkpoint else find_model(record.start.model) if record.start else None
     earlier = None if source is None else DataUse.load(source)
     session = Session(run, task, settings, device, dtype, reporter, pace, earlier)
     if checkpoint is None:
@@ -225,15 +243,15 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
         logger.info(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
     else:
         session.restore(checkpoint)
-        logger.info(progress_line(training, run, checkpoint, record))
+        logger.info(progress_line(training, run, checkpoint, task))
     return session
 
 
-def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint, record: Mapping[str, Any]) -> str:
+def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint, task: Task) -> str:
     """The log line for a resumed run."""
-    steps, minutes = record["config"]["training"]["steps"], record.get("minutes")
+    steps, minutes = task.config.training.steps, task.record.minutes
     if is_complete(checkpoint, steps, minutes):
-        has_all = minutes is None or checkpoint.step == record.get("most_steps")
+        has_all = minutes is None or checkpoint.step == task.record.most_steps
         whole = f"all its {checkpoint.step:,} steps" if has_all else f"used its {in_minutes(minutes)}"
         return f"finished    {run.directory} has {whole}; {training.how_to_extend()}"
     whole = f"of {steps:,}" if minutes is None else f"of its {in_minutes(minutes)}"
@@ -287,13 +305,3 @@ def new_run(directory: Path, described: list[str]) -> Iterator[Run]:
         if world.is_first:
             shutil.rmtree(directory, ignore_errors=True)
         raise
-
-
-def same_task(make: Callable[[], AnyTask], remake: Callable[[dict[str, Any]], AnyTask]) -> AnyTask:
-    """The first process makes the task; the others remake it from its record."""
-    world = current_world()
-    if world.is_first:
-        task = make()
-        world.decide(task.record)
-        return task
-    return remake(world.decide(dict))

@@ -13,7 +13,7 @@ from foretell.config.section import Section, check_given, check_known, make_sect
 from foretell.config.training import TrainingConfig, check_minutes
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
-from foretell.runs.record import RESUMABLE
+from foretell.runs.record import RESUMABLE, RunRecord
 from foretell.session.start import Start
 
 MOST_EPOCHS = 10_000
@@ -131,20 +131,21 @@ class TrainingRequest:
 
     # --- resuming ----------------------------------------------------------------------------------------------------
 
-    def check_same_run(self, config: Any, record: Mapping[str, Any]) -> None:
+    def check_same_run(self, config: Any, record: RunRecord) -> None:
         """Refuse settings, data or a start that differ from the run's. Options that are not given keep their values."""
         for name in self.overrides:
             self._check_same_section(name, getattr(config, name))
+        recorded = record.to_json()
         asked = to_jsonable_python({"size": self.size, "minutes": self.minutes, "epochs": self.epochs, **self.choices})
         for name, value in asked.items():
-            if value not in (None, [], record.get(name)):
-                raise self.changed(name, record.get(name), value)
+            if value not in (None, [], recorded.get(name)):
+                raise self.changed(name, recorded.get(name), value)
         given = ", ".join(self.described)  # earlier versions recorded the joined names of texts
-        if given != ", ".join(record["data"][: len(self.described)]):
-            raise self.changed("data", ", ".join(record["data"]), given)
-        start = record.get("from")
-        if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):
-            raise self.changed("start_from", start and start["model"], self.start.argument)
+        if given != ", ".join(record.data[: len(self.described)]):
+            raise self.changed("data", ", ".join(record.data), given)
+        start = record.start
+        if self.start is not None and (start is None or start.weights_sha256 != self.start.digest):
+            raise self.changed("start_from", start and start.model, self.start.argument)
 
     def _check_same_section(self, name: str, old: Section | None) -> None:
         """Refuse changed fields of a section, except training settings that affect only memory use."""

@@ -21,7 +21,7 @@ from foretell.distributed.world import current_world, evaluations_shared_by
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.files import check_not_removed
 from foretell.runs.checkpoint import Checkpoint, prune
-from foretell.runs.record import RUN, MetricsDigest, configuration_digest
+from foretell.runs.record import RUN, MetricsDigest
 from foretell.runs.run import METRICS, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.session.commands import resume_command
@@ -120,17 +120,10 @@ class Session(SessionState[AnyTask]):
         own = self.task.data_use()
         return self.earlier_use if own is None else own.joined(self.earlier_use)
 
-    @cached_property
-    def configuration(self) -> str:
-        """A digest of the run's configuration, stored in its checkpoints."""
-        return self.world.decide(lambda: configuration_digest(self.run.record()["config"]))
-
     def start(self) -> None:
         """Check the task, then write run.json, which makes the directory a run."""
         self.check()
-        environment = describe_environment(self.device, self.dtype)
-        record = {**self.task.record(), "device": environment["device"], "dtype": environment["dtype"]}
-        self.run.write_record(record, environment)
+        self.run.write_record(self.task.record, describe_environment(self.device, self.dtype))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint; the model already has its weights."""
@@ -141,7 +134,7 @@ class Session(SessionState[AnyTask]):
                     f"{checkpoint.directory} was trained with {name} {state.get(name)}, but this run has {value}; "
                     "start again with another --out"
                 )
-        if state.get("configuration") != self.configuration:
+        if state.get("configuration") != self.task.record.configuration_digest:
             raise CheckpointError(
                 f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
                 "was changed or damaged: restore it, or start again with another --out"
@@ -353,7 +346,7 @@ class Session(SessionState[AnyTask]):
             "seed": self.training.seed,
             "schedule": self.training.schedule,
             "validation_loss": progress.validation_loss,
-            "configuration": self.configuration,
+            "configuration": self.task.record.configuration_digest,
             "evaluation": dict(self._figures),
             "metrics": self._metrics_digest.value,
             "progress": vars(progress),

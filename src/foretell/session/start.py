@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from foretell.config.model import ModelConfig
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
+from foretell.runs.record import StartRecord
 from foretell.text import Tokenizer
 
 
@@ -51,5 +51,5 @@ class Start:
         """A line about the model, and the notes from loading it."""
         return [f"from        {self.name}: its weights, shape and tokenizer", *self.model.notes]
 
-    def record(self) -> dict[str, Any]:
-        return {"model": self.argument, "weights_sha256": self.digest}
+    def record(self) -> StartRecord:
+        return StartRecord(model=self.argument, weights_sha256=self.digest)

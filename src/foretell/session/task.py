@@ -13,8 +13,9 @@ from torch import nn
 
 from foretell.data.data_use import DataUse
 from foretell.evaluation.material import Material
+from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.dropout import DropoutHost
-from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.runs.record import RunRecord
 from foretell.training.step import TrainingBatch
 
 
@@ -38,7 +39,7 @@ class Task(ABC):
     """
 
     config: Any  # sections, including `training`
-    about: dict[str, Any]  # the entries of run.json outside the configuration
+    record: RunRecord  # what run.json has of the run; the protocol sets it before the session begins
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
     model: nn.Module  # the trained and saved weights, whose paths identify the optimizer's state and frozen weights
     row_length: int = 0  # length of the longest rows, for the choice of kernels
@@ -46,9 +47,14 @@ class Task(ABC):
     has_held_out: bool = True  # False: no data to evaluate on
     # Duration of the closing report, in evaluations, reserved in a time budget; `evaluate` may set it.
     closing_evaluations: float = 0.0
-    starts_trained: bool = False  # True: the initial weights are also a checkpoint, which may remain the best
     material: Material  # the kind of data, for advice on how to test the model
     held_out_setting: str = ""  # the setting for the amount of held-out data
+    split_rule: str | None = None  # the rule that chose the held-out data, for run.json
+
+    @property
+    def starts_trained(self) -> bool:
+        """True if the initial weights are also a checkpoint, which may remain the best."""
+        return False
 
     @abstractmethod
     def batch(self, step: int) -> TrainingBatch:
@@ -69,11 +75,6 @@ class Task(ABC):
     def data_use(self) -> DataUse | None:
         """The data that the weights are trained and selected on, saved with every checkpoint; None: not recorded."""
         return None
-
-    def record(self) -> dict[str, Any]:
-        """The entries of run.json: `config` (sections as JSON, with `training`), `data` (names), `size` and more."""
-        parameters = sum(weight.numel() for weight in self.model.parameters())
-        return {"config": self.config.model_dump(mode="json"), **self.about, "parameters": parameters}
 
     def models(self) -> list[DropoutHost]:
         """The models inside the objective."""

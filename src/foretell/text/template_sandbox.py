@@ -2,7 +2,8 @@
 
 jinja2's `ImmutableSandboxedEnvironment` blocks access to the program. Only the syntax, filters, functions and methods
 listed here exist. One budget per rendering limits time and memory: loop steps, calls and the characters of every value
-that the template creates, as JSON, are charged to it; `*`, join, replace and indent before they run.
+that the template creates, as JSON, are charged to it. An operation that multiplies its operands runs only if its
+largest possible result fits into the rest of the budget.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
+from functools import partial
 from types import BuiltinMethodType, MethodType
 from typing import Any, NoReturn
 
@@ -27,13 +30,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from foretell.errors import TokenizerError
+from foretell.errors import ForetellError, TokenizerError
 
 MOST_CHARACTERS = 100_000  # of a template
 BASE, PER_INPUT = 300_000, 50  # units per rendering, and per character of its input as JSON
 SECONDS = 5.0
 CALL_UNITS = 10  # a call takes about ten times as long as a loop step
-OPAQUE = jinja2.Undefined | Namespace
 SAFE_DATE_FORMAT = re.compile(r"[%a-zA-Z ,./:-]{1,40}")  # no widths
 
 GROWING = {"Filter", "Call", "Add", "Mul", "List", "Dict", "Tuple"}  # values can be larger than their operands
@@ -42,7 +44,6 @@ NODE_NAMES = (
     "NSRef Const Pair Keyword CondExpr Test Getattr Getitem Slice Compare Operand And Or Not Neg Pos Sub Div FloorDiv "
     "Mod Concat"
 )
-REFUSED_NAMES = {"self", "varargs", "kwargs"}  # macros can grow the last two without an expression in GROWING
 FILTER_NAMES = (
     "abs capitalize count d default dictsort first float int items last length list lower map max min reject "
     "rejectattr reverse select selectattr sort string title trim unique upper"
@@ -59,48 +60,56 @@ class Budget:
     def __init__(self, units: int):
         self.left, self.deadline = units, time.monotonic() + SECONDS
 
+    def spend(self, units: int) -> None:
+        self.left -= units
+        if self.left < 0:
+            raise SecurityError("it loops too often or creates texts or lists that are too large")
+        if time.monotonic() > self.deadline:
+            raise SecurityError(f"it takes longer than {SECONDS:g} seconds")
+
 
 CURRENT: ContextVar[Budget] = ContextVar("budget of the rendering")
 
 
-def spend(units: int = 1) -> None:
-    """Take units from the budget of the current rendering."""
-    budget = CURRENT.get()
-    budget.left -= units
-    if budget.left < 0:
-        raise SecurityError("it loops too often or creates texts or lists that are too large")
-    if time.monotonic() > budget.deadline:
-        raise SecurityError(f"it takes longer than {SECONDS:g} seconds")
-
-
-def steps(items: Iterable[Any]) -> Iterator[Any]:
+def charged(items: Iterable[Any]) -> Iterator[Any]:
+    """The items, after spending one unit per item and one per character of a text."""
     for item in items:
-        spend()
+        CURRENT.get().spend(1 + (len(item) if isinstance(item, str) else 0))
         yield item
 
 
+def concat(texts: Iterable[str]) -> str:
+    return "".join(charged(texts))
+
+
 def opaque(value: Any) -> None:
-    if not isinstance(value, OPAQUE):
+    if not isinstance(value, jinja2.Undefined | Namespace):
         raise SecurityError(f"it uses {type(value).__name__!r} as a value")
 
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, default=opaque)
 
 
-def measured(value: Any) -> Any:
-    """The value, which must be plain data, after spending units for all of it; iterators become lists.
+def size(value: Any) -> int:
+    """The characters of plain data as JSON, charged one by one: a small list can repeat a large text."""
+    return sum(map(len, charged([value] if isinstance(value, str) else ENCODER.iterencode(value))))
 
-    The parts are counted one by one, because a small list can contain a large text many times.
-    """
-    if isinstance(value, Iterable) and not isinstance(value, str | list | tuple | dict | OPAQUE):
-        value = list(steps(value))
-    for part in [value] if isinstance(value, str) else ENCODER.iterencode(value):
-        spend(len(part))
+
+def measured(value: Any) -> Any:
+    """The value, which must be plain data, after spending units for all of it; iterators become lists."""
+    if isinstance(value, Iterable) and not isinstance(value, str | list | tuple | dict | jinja2.Undefined):
+        value = list(charged(value))
+    size(value)
     return value
 
 
-def text_of(value: Any) -> str:
-    return str(measured(value))
+def bounded(operation: Callable[..., Any], *operands: Any, **options: Any) -> Any:
+    """Run an operation that makes at most the product of its two largest operands, unless that is too large."""
+    values = (*operands, *options.values())
+    sizes = sorted(abs(value) if isinstance(value, int) else size(value) for value in values)
+    if sizes[-1] * sizes[-2:][0] > CURRENT.get().left:
+        raise SecurityError("it multiplies values, and the result can be too large")
+    return operation(*operands, **options)
 
 
 class TemplateRefusal(jinja2.TemplateError):
@@ -115,29 +124,19 @@ class UnwrittenNamespace(Namespace):
 
 
 def join(values: Iterable[Any], separator: Any = "") -> str:
-    texts, between = [text_of(value) for value in steps(values)], text_of(separator)
-    spend(len(between) * len(texts))
-    return between.join(texts)
+    return str(separator).join(map(str, values))
 
 
 def replace(text: Any, old: Any, new: Any, count: int = -1) -> str:
-    text, old, new = text_of(text), text_of(old), text_of(new)
-    spend(text.count(old) * len(new))
-    return text.replace(old, new, count)
-
-
-def indent(text: Any, width: int = 4, first: bool = False, blank: bool = False) -> str:
-    spend((1 + text_of(text).count("\n")) * max(0, int(width)))
-    return do_indent(text, int(width), first, blank)
+    return str(text).replace(str(old), str(new), count)
 
 
 def to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """A value as JSON with transformers' defaults, without escapes of non-ASCII characters."""
-    text = json.dumps(measured(value), ensure_ascii=ensure_ascii, sort_keys=sort_keys)
-    spend(len(text) * (abs(int(indent or 0)) + sum(map(len, separators or ()))))
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    options = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators, "sort_keys": sort_keys}
+    return concat(json.JSONEncoder(**options).iterencode(value))
 
 
 def strftime_now(pattern: str) -> str:
@@ -164,13 +163,10 @@ class Guard(NodeTransformer):
     """Refuses syntax that is not needed, and wraps loops and growing expressions in filters that spend units."""
 
     def visit(self, node: Any, *arguments: Any, **keywords: Any) -> Any:
-        kind = type(node).__name__
-        if (
-            kind not in ALLOWED_NODES
-            or getattr(node, "recursive", False)
-            or getattr(node, "name", None) in REFUSED_NAMES
-        ):
-            raise SecurityError(f"it uses {getattr(node, 'name', None) or kind}, which chat templates do not need")
+        kind, name = type(node).__name__, getattr(node, "name", None)
+        # varargs and kwargs of a macro can grow without an expression in GROWING
+        if kind not in ALLOWED_NODES or name in ("self", "varargs", "kwargs"):
+            raise SecurityError(f"it uses {name or kind}, which chat templates do not need")
         self.generic_visit(node)
         if kind == "Concat":
             return self.filtered(nodes.List(node.nodes, lineno=node.lineno), "join")
@@ -188,20 +184,23 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     """An environment in which a template can access only the values that it is given."""
 
     intercepted_binops = frozenset("*%")
+    concat: Any = staticmethod(concat)
 
     def __init__(self) -> None:
         extensions = [LoopControlExtension, GenerationTag]
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=text_of, optimized=False)
-        own = {"join": join, "replace": replace, "indent": indent, "tojson": to_json}
-        unwritable = {"a step": steps, "measured value": measured}  # names that a template cannot write
-        self.filters = {name: FILTERS[name] for name in FILTER_NAMES.split()} | own | unwritable
-        self.globals: Any = {
-            "range": safe_range,
-            "namespace": UnwrittenNamespace,
-            "raise_exception": raise_exception,
-            "strftime_now": strftime_now,
-        }
-        self.concat: Any = concat
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=extensions,
+            finalize=lambda value: str(measured(value)),
+            optimized=False,
+        )
+        self.filters = {name: FILTERS[name] for name in FILTER_NAMES.split()}
+        for name, operation in {"join": join, "replace": replace, "indent": do_indent, "tojson": to_json}.items():
+            self.filters[name] = partial(bounded, operation)
+        self.filters |= {"a step": charged, "measured value": measured}  # names that a template cannot write
+        self.globals = dict[str, Any](range=safe_range, namespace=UnwrittenNamespace)
+        self.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
 
     def _generate(self, source: Any, *arguments: Any, **keywords: Any) -> Any:
         return super()._generate(Guard().visit(source), *arguments, **keywords)
@@ -216,35 +215,21 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return obj in self.globals.values() or isinstance(obj, Macro)
 
     def call(self, context: Any, obj: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        spend(CALL_UNITS)
-        if isinstance(obj, BuiltinMethodType) and isinstance(obj.__self__, str):
-            if obj.__name__ == "join":
-                return join(*arguments, separator=obj.__self__)
-            if obj.__name__ == "replace":
-                return replace(obj.__self__, *arguments)
+        CURRENT.get().spend(CALL_UNITS)
+        if isinstance(obj, BuiltinMethodType) and obj.__name__ in ("join", "replace"):
+            return bounded(getattr(str, obj.__name__), obj.__self__, *arguments)
         return super().call(context, obj, *arguments, **keywords)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "%" and isinstance(left, str):
+        operation = self.binop_table[operator]
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            return operation(left, right)
+        if operator == "%":
             raise SecurityError("it formats a text with %, which chat templates do not need")
-        for values, count in ((left, right), (right, left)):
-            if operator == "*" and isinstance(values, str | list | tuple) and isinstance(count, int):
-                spend(len(values) * max(0, count))
-        return super().call_binop(context, operator, left, right)
-
-
-def concat(pieces: Iterable[str]) -> str:
-    """The output of a macro or block as one text, after spending units for it."""
-    texts = list(pieces)
-    spend(sum(map(len, texts)))
-    return "".join(texts)
+        return bounded(operation, left, right)
 
 
 SANDBOX = TemplateSandbox()
-FAILURES = (
-    *(jinja2.TemplateError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
-    *(AttributeError, SyntaxError),
-)
 
 
 class SandboxedTemplate:
@@ -254,24 +239,28 @@ class SandboxedTemplate:
         self.name = name
         if len(source) > MOST_CHARACTERS:
             raise TokenizerError(f"{name} has {len(source):,} characters; at most {MOST_CHARACTERS:,} are read")
-        try:
+        with self._failures():
             self._template = SANDBOX.from_string(source)
-        except FAILURES as error:
-            raise self._failure(error) from None
 
     def render(self, **values: Any) -> str:
         """The text for these values, which must be plain data as in JSON. The values are not changed."""
         token = CURRENT.set(Budget(BASE + PER_INPUT * len(json.dumps(values))))
         try:
-            return concat(steps(self._template.generate(**values)))
-        except FAILURES as error:
-            raise self._failure(error) from None
+            with self._failures():
+                return concat(self._template.generate(**values))
         finally:
             CURRENT.reset(token)
 
-    def _failure(self, error: BaseException) -> TokenizerError:
-        line = getattr(error, "lineno", None)
-        where = f", line {line}" if isinstance(line, int) else ""
-        problem = "cannot write this conversation" if isinstance(error, TemplateRefusal) else "cannot be used"
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        return TokenizerError(f"{self.name}{where} {problem}: {reason}")
+    @contextmanager
+    def _failures(self) -> Generator[None]:
+        """Raise every error, since templates can cause any, as a TokenizerError."""
+        try:
+            yield
+        except ForetellError:
+            raise
+        except Exception as error:
+            line = getattr(error, "lineno", None)
+            where = f", line {line}" if isinstance(line, int) else ""
+            problem = "cannot write this conversation" if isinstance(error, TemplateRefusal) else "cannot be used"
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise TokenizerError(f"{self.name}{where} {problem}: {reason}") from None

@@ -42,7 +42,6 @@ CHAT_TEMPLATE = "chat_template.jinja"  # transformers' file name
 ALLOW_SPECIAL = "; --allow-special, or allow_special=True, reads it as the special token"
 _GROUP_SIZE = 1_000_000  # characters encoded at a time; meanwhile the library needs about 100 bytes per token
 
-_REFUSE_UNKNOWN = {"characters": untrusted.refuse_unknown_characters, "words": untrusted.refuse_unknown_words}
 Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
@@ -312,10 +311,9 @@ class Tokenizer:
             with untrusted.rust_failures("the text cannot be encoded"):
                 yield
         except TokenizerError:
-            refuse = _REFUSE_UNKNOWN.get(self.kind)
-            if refuse is not None and self._unknown_id is None:
+            if self.kind in ("characters", "words") and self._unknown_id is None:
                 for text in texts:
-                    refuse(backend, text)
+                    untrusted.refuse_unknown(backend, text, characters=self.kind == "characters")
             raise
 
     def _refuse_special(self, ids: list[int]) -> None:

@@ -271,7 +271,7 @@ def end_ids(content: TokenizerJson) -> tuple[int, ...]:
     """
     starts, _ = template_ids(content)
     for template in templates(content):
-        used = _used_in(template)
+        used = names_in_template(template)
         entries = template["special_tokens"]
         unused = [token_id for name, entry in entries.items() if name not in used for token_id in entry["ids"]]
         closing = [token_id for entry in entries.values() for token_id in entry["ids"] if token_id not in starts]
@@ -292,7 +292,7 @@ def with_ends(content: TokenizerJson, tokens: Sequence[str]) -> TokenizerJson:
     """
     special = special_tokens(content)
     template = next(templates(content), _plain_template())
-    used = {name: entry for name, entry in template["special_tokens"].items() if name in _used_in(template)}
+    used = {name: entry for name, entry in template["special_tokens"].items() if name in names_in_template(template)}
     # An entry can have any name. Under its token's name, it could replace the entry of the same start token.
     name = f"end: {tokens[0]}" if tokens[0] in used else tokens[0]
     declared = {name: {"id": name, "ids": [special[token] for token in tokens], "tokens": list(tokens)}}
@@ -323,7 +323,7 @@ def _with_template(content: TokenizerJson, template: dict[str, Any]) -> Tokenize
     return {**content, "post_processor": {"type": "Sequence", "processors": [*others, template]}}
 
 
-def _used_in(template: dict[str, Any]) -> set[str]:
+def names_in_template(template: dict[str, Any]) -> set[str]:
     steps = (*template["single"], *template["pair"])
     return {step["SpecialToken"]["id"] for step in steps if "SpecialToken" in step}
 

@@ -8,7 +8,6 @@ names it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,10 +45,8 @@ def _load(path: Path, stamps: tuple[tuple[int, int, int], ...]) -> Tokenizer:
     if not path.is_dir():
         tokenizer = Tokenizer(read_json(path, VOCABULARY_LIMIT, TokenizerError), origin=str(path))
         return tokenizer.with_chat_template(_read_template_file(path.parent))
-    if (path / "tokenizer.json").exists():
-        return _load_tokenizer_json(path)
-    if (path / "vocab.json").exists() and (path / "merges.txt").exists():
-        return _load_vocabulary_and_merges(path)
+    if (path / "tokenizer.json").exists() or ((path / "vocab.json").exists() and (path / "merges.txt").exists()):
+        return _load_directory(path)
     unreadable = next((name for name in UNREADABLE if (path / name).exists()), None)
     advice = f"; {unreadable} is not supported: save the tokenizer with transformers to get a tokenizer.json"
     needed = "it needs tokenizer.json, or vocab.json and merges.txt"
@@ -75,27 +72,24 @@ def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer
     return Tokenizer(content, origin=f"{vocab_file} with {Path(merges_file).name}")
 
 
-def _load_tokenizer_json(path: Path) -> Tokenizer:
-    origin = str(path / "tokenizer.json")
-    plain = Tokenizer(read_json(path / "tokenizer.json", VOCABULARY_LIMIT, TokenizerError), origin)
-    original, settings = plain.to_json(), _read_settings(path)
-    content, notes = _with_special_tokens(original, settings, path)
-    content, end_notes = _with_end_tokens(content, settings)
-    tokenizer = plain if content == original else Tokenizer(content, origin)
-    notes = [*notes, *end_notes, *_disagreements(content, settings), *settings.template_notes]
-    return tokenizer.with_chat_template(settings.chat_template, notes)
-
-
-def _load_vocabulary_and_merges(path: Path) -> Tokenizer:
-    settings = _read_settings(path)
-    plain = {"normalizer": None, "post_processor": None, **_json_of_class(path, settings)}
-    content, notes = _with_special_tokens(plain, settings, path)
-    # A tokenizer.json has a template for the start token; for these two files there is only this setting
-    if settings.adds_start and settings.start in tokenizer_json.special_tokens(content):
+def _load_directory(path: Path) -> Tokenizer:
+    settings, plain = _Settings(path), None
+    if (path / "tokenizer.json").exists():
+        origin = str(path / "tokenizer.json")
+        plain = Tokenizer(read_json(path / "tokenizer.json", VOCABULARY_LIMIT, TokenizerError), origin)
+        original = plain.to_json()
+    else:
+        origin = f"{path / 'vocab.json'} with merges.txt"
+        original = {"normalizer": None, "post_processor": None, **_json_of_class(path, settings)}
+    content, notes = _with_special_tokens(original, settings)
+    # A tokenizer.json has a template for the start token; for the two files there is only this setting
+    if plain is None and settings.adds_start and settings.start in tokenizer_json.special_tokens(content):
         content = tokenizer_json.with_start(content, settings.start)
     content, end_notes = _with_end_tokens(content, settings)
-    tokenizer = Tokenizer(content, f"{path / 'vocab.json'} with merges.txt")
-    return tokenizer.with_chat_template(settings.chat_template, [*notes, *end_notes, *settings.template_notes])
+    tokenizer = plain if plain is not None and content == original else Tokenizer(content, origin)
+    disagreements = [] if plain is None else _disagreements(content, settings)
+    chat_template, template_notes = _read_template(path, settings.tokenizer)
+    return tokenizer.with_chat_template(chat_template, [*notes, *end_notes, *disagreements, *template_notes])
 
 
 # The class by the model_type in config.json, for a directory whose settings name no class
@@ -107,7 +101,7 @@ CLASS_OF_MODEL = {
 }
 
 
-def _json_of_class(directory: Path, settings: TokenizerSettings) -> TokenizerJson:
+def _json_of_class(directory: Path, settings: _Settings) -> TokenizerJson:
     """The tokenizer of vocab.json and merges.txt; only the name of the class determines how text is split."""
     name = settings.tokenizer_class or CLASS_OF_MODEL.get(settings.model_type or "", "GPT2Tokenizer")
     vocabulary, merges = _read_vocabulary(directory / "vocab.json"), _read_merges(directory / "merges.txt")
@@ -127,9 +121,7 @@ def _json_of_class(directory: Path, settings: TokenizerSettings) -> TokenizerJso
     )
 
 
-def _with_special_tokens(
-    content: TokenizerJson, settings: TokenizerSettings, directory: Path
-) -> tuple[TokenizerJson, list[str]]:
+def _with_special_tokens(content: TokenizerJson, settings: _Settings) -> tuple[TokenizerJson, list[str]]:
     """The tokenizer with the added tokens and special tokens of the settings, and notes on missing ones.
 
     A token is special if any file declares it special.
@@ -141,7 +133,7 @@ def _with_special_tokens(
     content, notes = {**content, "added_tokens": _sorted(entries)}, []
     if settings.end is not None and tokenizer_json.token_id(content, settings.end) is None:
         raise TokenizerError(
-            f"{directory}: its end token {settings.end!r} is not in tokenizer.json; one of the files is wrong"
+            f"{settings.directory}: its end token {settings.end!r} is not in tokenizer.json; one of the files is wrong"
         )
     named = [name for name in (settings.start, settings.end) if name is not None]
     for name in dict.fromkeys([*named, *settings.specials]):
@@ -157,7 +149,7 @@ def _sorted(entries: dict[str, TokenizerJson]) -> list[TokenizerJson]:
     return sorted(entries.values(), key=lambda entry: entry["id"])
 
 
-def _with_end_tokens(content: TokenizerJson, settings: TokenizerSettings) -> tuple[TokenizerJson, list[str]]:
+def _with_end_tokens(content: TokenizerJson, settings: _Settings) -> tuple[TokenizerJson, list[str]]:
     """The tokenizer with its end tokens, and notes on ids that cannot be end tokens."""
     special = tokenizer_json.special_tokens(content)
     name_of = {token_id: name for name, token_id in special.items()}
@@ -176,7 +168,7 @@ def _with_end_tokens(content: TokenizerJson, settings: TokenizerSettings) -> tup
     return content, notes
 
 
-def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[str]:
+def _disagreements(content: TokenizerJson, settings: _Settings) -> list[str]:
     notes = []
     starts, closing = tokenizer_json.template_ids(content)
     if settings.adds_start is not None and settings.adds_start != bool(starts):
@@ -192,8 +184,7 @@ def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[
     return notes
 
 
-@dataclass(frozen=True)
-class TokenizerSettings:
+class _Settings:
     """The declarations of a directory's settings files.
 
     start, end: the names of the tokens, or None. specials: names of further special tokens. added: entries of added
@@ -201,38 +192,19 @@ class TokenizerSettings:
     text, None if no file declares this.
     """
 
-    tokenizer_class: str | None
-    model_type: str | None
-    start: str | None
-    end: str | None
-    specials: tuple[str, ...]
-    added: tuple[TokenizerJson, ...]
-    ends: tuple[tuple[str, int], ...]
-    adds_start: bool | None
-    prefix_space: bool
-    chat_template: str | None
-    template_notes: list[str]
-
-
-def _read_settings(directory: Path) -> TokenizerSettings:
-    settings = _read_if_present(directory / "tokenizer_config.json")
-    special_map = _read_if_present(directory / "special_tokens_map.json")
-    config = _read_if_present(directory / "config.json")
-    files = (settings, special_map)
-    chat_template, notes = _read_template(directory, settings)
-    return TokenizerSettings(
-        tokenizer_class=_text(settings.get("tokenizer_class")) or _text(config.get("tokenizer_class")),
-        model_type=_text(config.get("model_type")),
-        start=_first_name("bos_token", files),
-        end=_first_name("eos_token", files),
-        specials=tuple(name for file in files for key in SPECIALS for name in _names(file.get(key))),
-        added=_read_added(directory, settings),
-        ends=_named_ends(directory, config),
-        adds_start=settings["add_bos_token"] if isinstance(settings.get("add_bos_token"), bool) else None,
-        prefix_space=settings.get("add_prefix_space") is True,
-        chat_template=chat_template,
-        template_notes=notes,
-    )
+    def __init__(self, directory: Path):
+        self.directory, self.tokenizer = directory, _read_if_present(directory / "tokenizer_config.json")
+        config, files = _read_if_present(directory / "config.json"), [self.tokenizer]
+        files.append(_read_if_present(directory / "special_tokens_map.json"))
+        self.tokenizer_class = _text(self.tokenizer.get("tokenizer_class")) or _text(config.get("tokenizer_class"))
+        self.model_type = _text(config.get("model_type"))
+        self.start, self.end = (_first_name(key, files) for key in ("bos_token", "eos_token"))
+        self.specials = [name for file in files for key in SPECIALS for name in _names(file.get(key))]
+        self.added = _read_added(directory, self.tokenizer)
+        self.ends = _named_ends(directory, config)
+        adds_start = self.tokenizer.get("add_bos_token")
+        self.adds_start = adds_start if isinstance(adds_start, bool) else None
+        self.prefix_space = self.tokenizer.get("add_prefix_space") is True
 
 
 def _text(value: Any) -> str | None:
@@ -249,7 +221,7 @@ def _names(tokens: Any) -> list[str]:
     return [name for name in map(_name, values) if name is not None]
 
 
-def _first_name(key: str, files: tuple[dict[str, Any], ...]) -> str | None:
+def _first_name(key: str, files: list[dict[str, Any]]) -> str | None:
     return next((name for file in files if (name := _name(file.get(key))) is not None), None)
 
 

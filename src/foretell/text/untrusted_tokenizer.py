@@ -2,8 +2,8 @@
 
 The library panics on some broken files, uses 8 GB for a file of 61 bytes that contains the id 2^31-1, can expand one
 character to 10 billion, applies the truncation that a file asks for, and silently drops characters outside the
-vocabulary. Here each of these is refused with a TokenizerError of one line, or switched off. No published tokenizer
-comes near the limits.
+vocabulary. Each of these is refused before the library reads the file, or switched off; every other fault is the
+library's own error in one line. No published tokenizer comes near the limits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from collections.abc import Container, Generator, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import tokenizers
@@ -26,6 +27,7 @@ from foretell.text.tokenizer_json import (
     CHARACTER_TO_BYTE,
     TokenizerJson,
     missing_bytes,
+    names_in_template,
     piece_bytes,
     spells_bytes,
     split_steps,
@@ -58,19 +60,13 @@ def rust_failures(what: str) -> Generator[None]:
 
 def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
     """The `tokenizers` object of a tokenizer.json. The TokenizerError for a broken one begins with `origin`."""
-    refuse_broken_shape(content, origin)
-    refuse_costly(content, origin)
-    with rust_failures(f"{origin} is not a tokenizer that can be read"):
+    with rust_failures(f"{origin} is not a tokenizer that can be read"):  # also where a check meets another type
+        if not isinstance(content.get("model"), dict):
+            raise TokenizerError(f"{origin} is not a tokenizer: it has no 'model' section; give a tokenizer.json")
+        refuse_costly(content, origin)
+        _refuse_panics(content["model"], origin)
         backend = tokenizers.Tokenizer.from_str(json.dumps(without_text_changes(content)))
-    _refuse_shared_ids(backend.get_vocab(), origin)
-    for token in content.get("added_tokens") or []:
-        # If there is a gap before their ids, the library silently gives added tokens other ids
-        token_id = backend.token_to_id(token["content"])
-        if token_id != token["id"]:
-            raise TokenizerError(
-                f"{origin}: the token {token['content']!r} has id {token['id']}, but would be read as id {token_id}; "
-                "the added tokens must continue the vocabulary without a gap"
-            )
+    _refuse_other_ids(backend, content, origin)
     if isinstance(backend.model, models.BPE | models.Unigram) and gets_whole_texts(content):
         backend.model._resize_cache(0)  # the cache would keep 10,000 whole texts of up to 256 bytes: 80 MB
     return backend
@@ -100,56 +96,49 @@ def without_text_changes(content: TokenizerJson) -> TokenizerJson:
     return {**content, "truncation": None, "padding": None, "added_tokens": added, "model": model}
 
 
-# --- broken files ----------------------------------------------------------------------------------------------------
+# --- files that the library would accept or panic on -----------------------------------------------------------------
 
 
-def refuse_broken_shape(content: TokenizerJson, origin: str) -> None:
-    """Raise TokenizerError if the JSON is not a tokenizer, or if its merges would make Rust panic."""
-    model = content.get("model") if isinstance(content, dict) else None
-    if not isinstance(model, dict):
-        raise TokenizerError(f"{origin} is not a tokenizer: it has no 'model' section; give a tokenizer.json")
-    added = content.get("added_tokens") or []
-    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise TokenizerError(f"{origin} is not a tokenizer: its 'added_tokens' is not a list of tokens")
-    if isinstance(model.get("merges"), list) and isinstance(model.get("vocab"), dict):
-        _refuse_broken_merges(model, origin)
+def _refuse_panics(model: dict[str, Any], origin: str) -> None:
+    """Refuse merges whose result is not a token, on which the library panics.
 
-
-def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
-    prefix = model.get("continuing_subword_prefix") or ""
-    if not isinstance(prefix, str):
-        raise TokenizerError(f"{origin}: its continuing_subword_prefix is {str(prefix)[:60]}, not a text")
-    for merge_number, merge in enumerate(model["merges"], start=1):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise TokenizerError(f"{origin}: merge {merge_number} is not a pair of tokens: {str(merge)[:60]!r}")
-        if not parts[1].startswith(
-            prefix
-        ):  # the library cuts off len(prefix) bytes, perhaps within a character, and aborts
+    It cuts len(prefix) bytes off the second token, and ends the program if that is within a character.
+    """
+    prefix, vocabulary = model.get("continuing_subword_prefix") or "", model.get("vocab", {})
+    for merge_number, merge in enumerate(model.get("merges") or (), start=1):
+        first, second = merge.split(" ") if isinstance(merge, str) else merge
+        if not second.startswith(prefix):
             raise TokenizerError(f"{origin}: the second token of merge {merge_number} lacks the prefix {prefix[:60]!r}")
-        for token in (*parts, parts[0] + parts[1][len(prefix) :]):
-            if token not in model["vocab"]:
+        for token in (first, second, first + second.removeprefix(prefix)):
+            if token not in vocabulary:
                 raise TokenizerError(
                     f"{origin}: merge {merge_number} needs the token {token[:60]!r}, which the vocabulary lacks"
                 )
 
 
-def _refuse_shared_ids(vocabulary: dict[str, int], origin: str) -> None:
+def _refuse_other_ids(backend: tokenizers.Tokenizer, content: TokenizerJson, origin: str) -> None:
+    """Refuse an empty vocabulary, tokens that share an id, and added tokens that the library gives other ids."""
+    vocabulary = backend.get_vocab()
     if not vocabulary:
         raise TokenizerError(f"{origin} has no tokens; a tokenizer needs at least one")
-    tokens: dict[int, str] = {}
-    for token, token_id in vocabulary.items():
-        if tokens.setdefault(token_id, token) != token:
-            raise TokenizerError(f"{origin}: the tokens {tokens[token_id]!r} and {token!r} share the id {token_id}")
+    name_of = {token_id: token for token, token_id in vocabulary.items()}
+    for token in vocabulary.keys() - name_of.values():
+        other = name_of[vocabulary[token]]
+        raise TokenizerError(f"{origin}: the tokens {other!r} and {token!r} share the id {vocabulary[token]}")
+    for added in content.get("added_tokens") or ():
+        token_id = vocabulary.get(added["content"])
+        if token_id != added["id"]:
+            raise TokenizerError(
+                f"{origin}: the token {added['content'][:60]!r} has id {added['id']}, but would be read as {token_id}; "
+                "the added tokens must continue the vocabulary without a gap"
+            )
 
 
 def refuse_broken_templates(content: TokenizerJson, origin: str) -> None:
     """Raise TokenizerError for a template that uses a special token without an entry, which the library accepts."""
     for template in templates(content):
-        for step in (*template["single"], *template["pair"]):
-            name = step.get("SpecialToken", {}).get("id")
-            if name is not None and name not in template["special_tokens"]:
-                raise TokenizerError(f"{origin}: its template uses the token {name[:60]!r}, for which it has no entry")
+        for name in names_in_template(template) - template["special_tokens"].keys():
+            raise TokenizerError(f"{origin}: its template uses the token {name[:60]!r}, for which it has no entry")
 
 
 # --- files that need excessive memory or time ------------------------------------------------------------------------
@@ -157,46 +146,43 @@ def refuse_broken_templates(content: TokenizerJson, origin: str) -> None:
 
 def refuse_costly(content: TokenizerJson, origin: str) -> None:
     """Raise TokenizerError for content that would need memory or time out of proportion to its size."""
-    _refuse_sparse_ids(content["model"].get("vocab"), origin)
+    for amount, most, description in _costs(content, origin):
+        if amount > most:
+            raise TokenizerError(f"{origin}: {description} (at most {most:,}); get the file from another source")
+
+
+def _costs(content: TokenizerJson, origin: str) -> Iterator[tuple[int, int, str]]:
+    """Each amount that takes memory or time, its limit, and a description; in an order that bounds the later ones."""
+    model = content["model"]
+    vocabulary = model.get("vocab") or {}
+    if isinstance(vocabulary, dict):  # the library's tables have an entry for each smaller id
+        token, token_id = max(vocabulary.items(), key=itemgetter(1), default=("", 0))
+        yield token_id, 2 * len(vocabulary) + MOST_UNUSED_IDS, f"the token {token[:60]!r} has the id {token_id}"
     for affix in AFFIXES:
-        _refuse_long(content["model"].get(affix), f"its {affix}", origin)
+        length = len(model.get(affix) or "")
+        yield length, MOST_PREPENDED, f"its {affix} has {length:,} characters"
     for section in SECTIONS:
-        steps = list(_steps(content.get(section), section, origin))
+        steps = list(_steps(content.get(section)))
+        yield len(steps), MOST_STEPS, f"its {section} has {len(steps):,} steps"
         expansion = math.prod(max(1, _expansion(step, origin)) for step in steps)
-        if expansion > MOST_EXPANSION:
-            raise TokenizerError(
-                f"{origin}: its {section} can make a text {expansion:,} times as long (at most {MOST_EXPANSION}); "
-                "get the file from another source"
-            )
+        yield expansion, MOST_EXPANSION, f"its {section} can make a text {expansion:,} times as long"
         for step in steps:
-            _refuse_long(step.get("prepend"), f"the text that its {section} puts before a text", origin)
-            _refuse_long_template(step, origin)
+            length = len(step.get("prepend") or "")
+            yield length, MOST_PREPENDED, f"the text that its {section} puts before a text has {length:,} characters"
+            entries = step.get("special_tokens") or {}
+            parts = [step.get("single") or (), *(entry["ids"] for entry in entries.values())]
+            longest = max(map(len, parts))
+            yield longest, MOST_TEMPLATE_IDS, f"its template puts {longest:,} tokens around a text"
             if step["type"] == "FixedLength" and step.get("length") == 0:
                 raise TokenizerError(f"{origin}: its {section} makes words of 0 characters; the file is wrong")
 
 
-def _refuse_sparse_ids(vocabulary: Any, origin: str) -> None:
-    """Refuse ids far above the number of tokens, because the library's tables have an entry for each smaller id."""
-    if not isinstance(vocabulary, dict):
-        return
-    most = 2 * len(vocabulary) + MOST_UNUSED_IDS
-    for token, token_id in vocabulary.items():
-        if isinstance(token_id, int) and token_id > most:
-            raise TokenizerError(
-                f"{origin}: the token {token[:60]!r} has the id {token_id}, but the vocabulary has only "
-                f"{len(vocabulary)} tokens; the file is wrong"
-            )
-
-
-def _steps(part: Any, section: str, origin: str) -> Iterator[dict[str, Any]]:
+def _steps(part: Any) -> Iterator[dict[str, Any]]:
     """Every object in a section. Not recursive, because objects can be nested deeply."""
-    pending, count = [part], 0
+    pending = [part]
     while pending:
         value = pending.pop()
         if isinstance(value, dict) and "type" in value:
-            count += 1
-            if count > MOST_STEPS:
-                raise TokenizerError(f"{origin}: its {section} has more than {MOST_STEPS} steps; the file is wrong")
             yield value
             value = list(value.values())
         if isinstance(value, list):
@@ -205,46 +191,26 @@ def _steps(part: Any, section: str, origin: str) -> Iterator[dict[str, Any]]:
 
 def _expansion(step: dict[str, Any], origin: str) -> int:
     """The largest number of characters that a step makes from one."""
-    kind, pattern = step.get("type"), step.get("pattern")
+    kind = step["type"]
     if kind == "Replace":
-        literal = pattern.get("String") if isinstance(pattern, dict) else None
-        replacement = len(str(step.get("content")))
+        literal, replacement = step["pattern"].get("String"), len(step["content"])
         # A regular expression and an empty text can also match between characters
-        return math.ceil(replacement / len(literal)) if literal and isinstance(literal, str) else replacement + 1
+        return math.ceil(replacement / len(literal)) if literal else replacement + 1
     if kind == "Precompiled":
-        return _longest_precompiled(step.get("precompiled_charsmap"), origin)
+        return _longest_precompiled(step["precompiled_charsmap"], origin)
     return 2 if kind == "ByteLevel" or (kind == "BPEDecoder" and not step.get("suffix")) else 1
 
 
-def _longest_precompiled(encoded: Any, origin: str) -> int:
+def _longest_precompiled(encoded: str, origin: str) -> int:
     """The length of the longest text in SentencePiece's table (format: size of an index, index, NUL-terminated texts).
 
     Raises TokenizerError for a damaged table, on which the library would panic and print to stderr.
     """
-    try:
-        table = base64.b64decode(encoded, validate=True)
-        size = int.from_bytes(table[:4], "little")
-        if not 4 <= size <= len(table) - 4:
-            raise ValueError
-        return max(map(len, table[4 + size :].decode("utf-8").split("\0")))
-    except (TypeError, ValueError):
-        raise TokenizerError(f"{origin}: its precompiled_charsmap is damaged; get the file again") from None
-
-
-def _refuse_long(text: Any, what: str, origin: str) -> None:
-    if isinstance(text, str) and len(text) > MOST_PREPENDED:
-        raise TokenizerError(f"{origin}: {what} has {len(text):,} characters (at most {MOST_PREPENDED:,})")
-
-
-def _refuse_long_template(step: dict[str, Any], origin: str) -> None:
-    tokens = step.get("special_tokens")
-    entries = tokens.values() if isinstance(tokens, dict) else ()
-    parts = [step.get("single"), *(entry.get("ids") for entry in entries if isinstance(entry, dict))]
-    longest = max((len(part) for part in parts if isinstance(part, list)), default=0)
-    if longest > MOST_TEMPLATE_IDS:
-        raise TokenizerError(
-            f"{origin}: its template puts {longest:,} tokens around a text (at most {MOST_TEMPLATE_IDS:,})"
-        )
+    table = base64.b64decode(encoded, validate=True)
+    size = int.from_bytes(table[:4], "little")
+    if not 4 <= size <= len(table) - 4:
+        raise TokenizerError(f"{origin}: its precompiled_charsmap is damaged; get the file again")
+    return max(map(len, table[4 + size :].decode("utf-8").split("\0")))
 
 
 # --- texts that the vocabulary cannot encode -------------------------------------------------------------------------
@@ -284,40 +250,32 @@ def refuse_dropped_characters(
 ) -> None:
     """Raise TokenizerError for the first character or byte, after normalization, that is not in `writable`."""
     describe = _unknown_byte if byte_level else _unknown_character
-    for part in _without_added(backend, text):
-        for word in _words(backend, part):
-            for index, character in enumerate(word):
-                if character not in writable:
-                    raise TokenizerError(describe(word, index, backend.get_vocab_size()))
+    for word in chain.from_iterable(_words(backend, text)):
+        for index, character in enumerate(word):
+            if character not in writable:
+                raise TokenizerError(describe(word, index, backend.get_vocab_size()))
 
 
-def refuse_unknown_characters(backend: tokenizers.Tokenizer, text: str) -> None:
-    """Raise TokenizerError for the first character of `text` that is not in the vocabulary."""
-    vocabulary = backend.get_vocab()
-    for part in _without_added(backend, text):
-        for index, character in enumerate(part):
-            if character not in vocabulary:
-                form = _known_form(vocabulary, text, lambda other: chain(*_without_added(backend, other)))
-                raise TokenizerError(_unknown_character(part, index, len(vocabulary)) + form)
-
-
-def refuse_unknown_words(backend: tokenizers.Tokenizer, text: str) -> None:
-    """Raise TokenizerError for the first word of `text` that is not in the vocabulary."""
+def refuse_unknown(backend: tokenizers.Tokenizer, text: str, *, characters: bool) -> None:
+    """Raise TokenizerError for the first word, or character, that is not in a word-level vocabulary."""
     vocabulary, size = backend.get_vocab(), backend.get_vocab_size()
-    for part in _without_added(backend, text):
-        for word in _words(backend, part):
+    for words in _words(backend, text):
+        for index, word in enumerate(words):
             if word not in vocabulary:
+                form = _known_form(backend, vocabulary, text if characters else word)
+                if characters:
+                    raise TokenizerError(_unknown_character("".join(words), index, size) + form)
                 if all(vocabulary.get(str(token_id)) == token_id for token_id in range(size)):
                     raise TokenizerError(f"{word[:60]!r} is not a token id; the ids are 0 to {size - 1}")
-                form = _known_form(vocabulary, word, lambda other: _words(backend, other))
                 near = form or did_you_mean(word, vocabulary)
                 raise TokenizerError(f"the word {word[:60]!r} is not in the vocabulary of {size} tokens{near}")
 
 
-def _known_form(vocabulary: Container[str], text: str, pieces: Callable[[str], Iterable[str]]) -> str:
+def _known_form(backend: tokenizers.Tokenizer, vocabulary: Container[str], text: str) -> str:
     """The end of a message: the Unicode form of the text that the vocabulary has; empty if there is none."""
     for form in ("NFC", "NFD"):
-        if all(piece in vocabulary for piece in pieces(unicodedata.normalize(form, text))):
+        words = chain.from_iterable(_words(backend, unicodedata.normalize(form, text)))
+        if all(word in vocabulary for word in words):
             return f"; it has this text in the Unicode form {form}: unicodedata.normalize('{form}', text)"
     return ""
 
@@ -342,15 +300,13 @@ def _unknown_byte(word: str, index: int, size: int) -> str:
     )
 
 
-def _without_added(backend: tokenizers.Tokenizer, text: str) -> list[str]:
-    """The text between the added tokens that the backend recognises."""
+def _words(backend: tokenizers.Tokenizer, text: str) -> Iterator[list[str]]:
+    """The words as the model gets them, for each part of the text between added tokens that the backend recognises."""
     added = backend.get_added_tokens_decoder().values()
     names = [token.content for token in added if not (token.special and backend.encode_special_tokens)]
-    return re.split("|".join(map(re.escape, names)), text) if names else [text]
-
-
-def _words(backend: tokenizers.Tokenizer, text: str) -> list[str]:
-    with rust_failures("the text cannot be encoded"):
-        normalized = backend.normalizer.normalize_str(text) if backend.normalizer else text
-        parts = backend.pre_tokenizer.pre_tokenize_str(normalized) if backend.pre_tokenizer else [(normalized, None)]
-    return [word for word, _ in parts]
+    for part in re.split("|".join(map(re.escape, names)), text) if names else [text]:
+        with rust_failures("the text cannot be encoded"):
+            normalized = backend.normalizer.normalize_str(part) if backend.normalizer else part
+            split = backend.pre_tokenizer
+            words = [word for word, _ in split.pre_tokenize_str(normalized)] if split else [normalized]
+        yield words

@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from foretell.config.training import TrainingConfig
 from foretell.device import autocast
 from foretell.model.decoder import Decoder
+from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.dropout import Dropout, DropoutRNG
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.transformer import Block
 from foretell.paths import matches
 from foretell.training.objective import Objective, TokenLosses

@@ -21,8 +21,8 @@ from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.cross_attention import ConditionedTransformer, RotatedConditionedTransformer
 from foretell.model.decoder import POSITIONS, Decoder, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.description import Declared, Description
+from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.init import INITIALIZERS, NoInitialization
-from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.memory_cache import ConditionedKVCache, ConditionedKVView, FullKVView, MemoryKVView
 from foretell.model.structure import MEMORY_IDS, MEMORY_POSITIONS
 from foretell.model.transformer import Transformer

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +70,7 @@ class PairText:
 
 
 class TranslationTask(Task):
-    """Translation by teacher forcing. about: the entries of run.json besides the configuration."""
+    """Translation by teacher forcing."""
 
     material = PAIRS
     held_out_setting = "pairs.validation_fraction"
@@ -82,9 +81,8 @@ class TranslationTask(Task):
         text: PairText,
         model: EncoderDecoder,
         loader: PairLoader,
-        about: dict[str, Any],
     ):
-        self.config, self.text, self.about = config, text, about
+        self.config, self.text = config, text
         self.data, self.vocabulary = text.pairs, text.vocabulary
         self.encoder_decoder = self.model = model
         self.loader = loader

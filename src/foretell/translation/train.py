@@ -17,6 +17,7 @@ from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, counted
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
 from foretell.model.presets import preset
+from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.saved_model.config_file import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import FEWEST_STEPS, PAIRS, SizeCost
@@ -116,7 +117,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         store(text, run.tokens)
         return text
 
-    def reopen(self, run: Run, record: dict[str, Any]) -> PairText:
+    def reopen(self, run: Run, record: RunRecord) -> PairText:
         return stored(run.tokens)
 
     def choose(self, data: PairText, machine: Machine) -> ChosenConfig:
@@ -190,10 +191,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
     def load_model(self, directory: Path, device: torch.device) -> EncoderDecoder:
         return load_saved(directory, device, for_training=True).model
 
-    def make_task(
-        self, config: TranslationConfig, data: PairText, model: EncoderDecoder, about: dict[str, Any]
-    ) -> TranslationTask:
-        return TranslationTask(config, data, model, self.loader(data, config), about)
+    def make_task(self, config: TranslationConfig, data: PairText, model: EncoderDecoder) -> TranslationTask:
+        return TranslationTask(config, data, model, self.loader(data, config))
 
     def closed(self, session: SessionState[TranslationTask]) -> None:
         """Choose the length penalty of the best checkpoint on held-out pairs, unless it has one."""
@@ -221,14 +220,14 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         parameters = sum(weight.numel() for weight in task.model.parameters())
         sizes = {tokenizer.vocab_size for tokenizer in (task.vocabulary.source, task.vocabulary.target)}
         kind = "one vocabulary" if task.vocabulary.is_shared else "two vocabularies"
-        longest = task.config.pairs.longest
+        longest, dev = task.config.pairs.longest, task.record.task.get("dev")
         left_out = f"{counted(task.left_out, 'pair')} with more than {longest} tokens in a sentence (pairs.longest)"
         return [
             f"pairs       {len(data.train):,} to learn from, {len(data.validation):,} held out"
-            + (", by a hash of the source" if task.about.get("dev") is None else f": {task.about['dev']}"),
+            + (", by a hash of the source" if dev is None else f": {dev}"),
             f"tokens      {loader.lengths[:, 0].sum():,} source and {loader.lengths[:, 1].sum():,} target, {kind} of "
             f"{', '.join(f'{size:,}' for size in sorted(sizes))}",
-            f"model       {task.about['size']}, {parameters:,} parameters: "
+            f"model       {task.record.size}, {parameters:,} parameters: "
             f"{model.encoder.num_layers} + {model.num_layers} layers, {model.num_heads} heads, width {model.width}",
             describe_recipe(
                 training,
@@ -236,7 +235,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
                 f"smoothing {training.label_smoothing:g}",
             ),
             *([f"left out    {left_out}"] if task.left_out else []),
-            *task.about["reasons"],
+            *task.record.reasons,
         ]
 
 

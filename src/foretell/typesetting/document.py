@@ -96,20 +96,9 @@ def ending(text: str, width: int = 40) -> str:
     return repr(kept) if kept == text else f"{repr(kept)[0]}…{repr(kept)[1:]}"
 
 
-def percent(probability: float) -> str:
-    """`41.2%`; below 0.1% with two significant digits, `0.0031%`."""
-    return f"{probability:.1%}" if probability >= 0.001 or probability == 0 else f"{100 * probability:.2g}%"
-
-
 def bar(share: float) -> str:
     """A bar of up to BAR_WIDTH columns, light for a negative share; at least one column unless the share is zero."""
     return ("█" if share > 0 else "▒") * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
-
-
-def signed(value: float, digits: int = 4) -> str:
-    """A number with its sign, `+0.5000` or `−0.5000`; without a sign if it rounds to zero."""
-    written = f"{value:+.{digits}f}"
-    return written[1:] if float(written) == 0 else written.replace("-", "−")
 
 
 def fitting(parts: Iterable[str], width: int) -> str:

@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from foretell.errors import UsageError
+from foretell.typesetting.numbers import format_number
 
 if TYPE_CHECKING:  # NumPy is imported in functions, so that a display without numbers starts without it
     import numpy as np
@@ -169,16 +169,6 @@ def shortened(items: Sequence, most: int) -> list:
         return list(items)
     left_out = ["…"] * len(items[0]) if isinstance(items[0], list) else "…"
     return [*items[: most - 2], left_out, items[-1]]
-
-
-def format_number(value: float, digits: int = DIGITS) -> str:
-    """A number with fixed decimals; scientific notation if it would round to 0, and from a million on."""
-    if isinstance(value, Integral):
-        return str(value)
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    hidden = value != 0 and abs(value) < 0.5 * 10.0**-digits
-    return f"{value:.1e}" if hidden or abs(value) >= 1e6 else f"{value + 0.0:.{digits}f}"
 
 
 def format_matrix(matrix: Matrix) -> list[list[str]]:

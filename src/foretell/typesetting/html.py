@@ -26,9 +26,9 @@ from foretell.typesetting.expression import (
     Symbol,
     SymbolMatrix,
     format_matrix,
-    format_number,
     shortened,
 )
+from foretell.typesetting.numbers import format_number
 from foretell.typesetting.text import break_lines, document_text, items_of, segments
 
 FORMULA_WIDTH = 72  # width that fits the page, in characters of the text form

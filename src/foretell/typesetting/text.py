@@ -24,9 +24,9 @@ from foretell.typesetting.expression import (
     Symbol,
     SymbolMatrix,
     format_matrix,
-    format_number,
     shortened,
 )
+from foretell.typesetting.numbers import format_number
 
 WIDTH = 80
 INDENT = "  "

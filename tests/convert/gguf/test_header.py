@@ -13,11 +13,11 @@ from foretell.convert.gguf.header import (
     ARCHITECTURE,
     MAX_HEADER_BYTES,
     TENSOR_TYPES,
-    is_gguf,
     read_general,
     read_header,
 )
 from foretell.errors import CheckpointError
+from foretell.files import is_gguf
 
 gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")
 

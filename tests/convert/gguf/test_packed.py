@@ -20,7 +20,7 @@ from foretell.convert.gguf.metadata import choose_architecture
 from foretell.convert.gguf.write import PackedTensor, write_gguf
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
-from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.quantized_linear import QuantizedEmbedding, QuantizedMatrix, plain_weights
 from foretell.text import Tokenizer
 from tests.convert.gguf.conftest import ROTARY
@@ -132,7 +132,7 @@ def test_kernels_compute_the_same(
 ) -> None:
     write_packed(tmp_path / "packed.gguf", tokenizer, kinds, tied="output" not in kinds)
     model = foretell.load(tmp_path / "packed.gguf", "cpu", dtype)
-    fast = with_fast_kernels(model.decoder, wait=True)
+    fast = prepare_for_generation(model.decoder, wait=True)
     assert fast is not model.decoder
     with torch.no_grad():
         ids = torch.tensor(IDS)

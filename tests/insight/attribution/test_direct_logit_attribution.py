@@ -16,7 +16,7 @@ from foretell.insight.attribution.direct_logit_attribution import (
     direct_logit_attribution,
 )
 from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
-from foretell.insight.recording import make_prediction
+from foretell.insight.recorded_pass import record
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
@@ -38,7 +38,7 @@ MORE: dict[str, dict[str, Any]] = {  # combinations that the shared configuratio
 def excess(model: LanguageModel, attribution: DirectLogitAttribution, at: int) -> float:
     """The difference of sum and logit, as a share of the stated bound."""
     with torch.no_grad():
-        largest = float(make_prediction(model, "abcadjb", at).logits().abs().max())
+        largest = float(record(model, "abcadjb", []).next_logits(at).abs().max())
     return abs(attribution.total - attribution.logit) / (SUM_BOUND * torch.finfo(model.dtype).eps * largest)
 
 
@@ -144,7 +144,7 @@ def test_the_last_sublayer_and_its_heads_contribute_what_their_ablation_removes(
     attribution = direct_logit_attribution(model, text, 3)
     change = torch.zeros(8) if head is None else without_heads(head)
     with torch.no_grad(), Trace(model, replace={part.partition("[")[0]: change}):
-        without = float(make_prediction(model, text).logits()[3])
+        without = float(record(model, text, []).next_logits(-1)[3])
     value = next(each.value for each in attribution.parts if each.name == part)
     assert attribution.logit - without == pytest.approx(value, abs=1e-12)
 
@@ -163,7 +163,7 @@ def test_contributions_to_a_pass_with_a_replaced_value_add_up(config: ModelConfi
     unchanged = direct_logit_attribution(model, text, 3)
     with torch.no_grad(), Trace(model, replace={name: lambda old: old.flip(-1) + 0.25}):
         attribution = direct_logit_attribution(model, text, 3)
-        logit = float(make_prediction(model, text).logits()[3])
+        logit = float(record(model, text, []).next_logits(-1)[3])
     assert attribution.logit == pytest.approx(logit, abs=1e-12)
     assert attribution.total == pytest.approx(logit, abs=1e-10)
     assert logit != pytest.approx(unchanged.logit, abs=1e-3)
@@ -194,7 +194,7 @@ def test_with_another_token_every_number_is_a_difference(make_model: MakeModel, 
 
 def test_the_default_token_is_the_most_probable(model: LanguageModel, text: str) -> None:
     with torch.no_grad():
-        best = int(make_prediction(model, text, 2).logits().argmax())
+        best = int(record(model, text, []).next_logits(2).argmax())
     attribution = direct_logit_attribution(model, text, at=2)
     assert (attribution.token, attribution.text) == (best, model.tokenizer.text_of(best))
 

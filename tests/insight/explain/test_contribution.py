@@ -82,10 +82,10 @@ def test_they_are_the_numbers_of_the_page(make_model):
 
 
 def test_a_changed_weight_is_detected(make_model, monkeypatch):
-    from foretell.insight.recording import Recording
+    from foretell.insight.recorded_pass import RecordedPass
 
-    model, weight = make_model("gpt2"), Recording.weight
-    monkeypatch.setattr(Recording, "weight", lambda self, *index: weight(self, *index) * 1.001)
+    model, weight = make_model("gpt2"), RecordedPass.weight
+    monkeypatch.setattr(RecordedPass, "weight", lambda self, *index: weight(self, *index) * 1.001)
     assert not explain_value(model, TEXT, f"contributions.written[4,{HEAD!r},2]").agrees
 
 

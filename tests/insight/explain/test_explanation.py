@@ -15,7 +15,7 @@ from foretell.insight.address import Address, parse_address
 from foretell.insight.explain.explain_address import explain_value
 from foretell.insight.explain.explain_value import explain_at, implied_shape
 from foretell.insight.implied_values import implied_values
-from foretell.insight.recording import record
+from foretell.insight.recorded_pass import record
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace, trace_names
 

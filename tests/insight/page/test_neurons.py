@@ -22,7 +22,7 @@ def traced(request, make_model):
 def test_the_listed_neurons_add_the_longest_vectors(traced):
     neurons = traced.page.neurons[1]
     block = traced.page.model.decoder.trunk.blocks[1].feedforward
-    hidden = torch.stack([traced.trace[name][0] for name in neurons.factors]).prod(0)  # (T, F)
+    hidden = torch.stack([traced.recorded.trace[name][0] for name in neurons.factors]).prod(0)  # (T, F)
     lengths = (hidden[:, :, None] * block.down.weight.T).norm(dim=-1)
     strongest = strongest_neurons(traced, 1)
     torch.testing.assert_close(strongest.values[..., -1], lengths.topk(10).values)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretell.errors import OutputError
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_weights
-from foretell.insight.page.traced_pass import steps
+from foretell.insight.page.page_pass import steps
 
 DTYPES = {"weight16": "<u2", "rounded16": "<i2", "rounded32": "<i4", "whole32": "<i4", "float32": "<f4"}
 

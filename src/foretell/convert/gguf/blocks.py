@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from foretell.config.model import FormName
+from foretell.config.quantization import FormName
 from foretell.convert.gguf.header import TYPE_OF_NAME
 from foretell.model.quantization import FORMS, dequantize, pack_int4
 from foretell.safetensors_files import new_tensor, read_tensor

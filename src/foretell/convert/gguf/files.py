@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from foretell.config.model import FormName, ModelConfig, QuantizationConfig
+from foretell.config.model import ModelConfig
+from foretell.config.quantization import FormName, QuantizationConfig
 from foretell.convert.family import Family, pairings
 from foretell.convert.gguf.header import TYPE_OF_NAME, read_header, refuse
 from foretell.convert.gguf.metadata import FREQUENCIES, read_metadata

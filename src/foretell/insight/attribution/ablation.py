@@ -17,15 +17,16 @@ from torch import Tensor
 
 from foretell.config.section import check_known
 from foretell.errors import UsageError, check_type
-from foretell.insight.recording import Prediction, choose_token, make_prediction
+from foretell.insight.recorded_pass import RecordedPass, choose_token, record
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
 from foretell.paths import matches, select
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, percent, quoted
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import percent
 
 TARGETS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
 
@@ -158,22 +159,28 @@ def ablate(
     the most probable token. at: the position whose prediction is examined. progress: called with (done, total).
     """
     check_known(fill, tuple(FILLS), "replacement")
-    prediction = make_prediction(model, text, at)
-    targets = find_targets(model.decoder, address)
-    before = prediction.logits().double().log_softmax(-1)  # (V,)
+    recording = record(model, text, [])
+    at, targets = recording.position(at), find_targets(model.decoder, address)
+    before = recording.next_logits(at).double().log_softmax(-1)  # (V,)
     chosen = choose_token(model, token, before)
     effects = []
     for target in targets:
-        effects.append(_effect(prediction, target, fill, chosen, before))
+        after = _without(recording, target, fill, at)
+        effects.append(_effect(model, str(target), before, after, chosen))
         progress(len(effects), len(targets))
     effects.sort(key=lambda effect: -effect.divergence)
     value = float(before[chosen])
     asked = TokenProbability(chosen, model.tokenizer.text_of(chosen), float(before[chosen].exp()), value)
-    return Ablation(str(prediction), asked, model.top_tokens(before, 1)[0], fill, effects)
+    return Ablation(recording.after(at), asked, model.top_tokens(before, 1)[0], fill, effects)
 
 
-def _effect(prediction: Prediction, target: AblationTarget, fill: str, token: int, before: Tensor) -> AblationEffect:
-    with Trace(prediction.model, replace={target.name: target.change(FILLS[fill])}):
-        after = prediction.logits().double().log_softmax(-1)
+def _without(recording: RecordedPass, target: AblationTarget, fill: str, at: int) -> Tensor:
+    """The log-probabilities (V,) after position `at` in a pass in which the target is replaced."""
+    model, structure = recording.model, recording.structure
+    with Trace(model, replace={target.name: target.change(FILLS[fill])}, structure=structure):
+        return record(model, recording.ids, [], structure=structure).next_logits(at).double().log_softmax(-1)
+
+
+def _effect(model: LanguageModel, name: str, before: Tensor, after: Tensor, token: int) -> AblationEffect:
     divergence = float((before.exp() * (before - after)).sum())
-    return AblationEffect(str(target), float(after[token].exp()), divergence, prediction.model.top_tokens(after, 1)[0])
+    return AblationEffect(name, float(after[token].exp()), divergence, model.top_tokens(after, 1)[0])

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from foretell.errors import UsageError
 from foretell.insight.attribution.stream_terms import StreamDecomposition, head_weights
-from foretell.insight.recording import choose_token, make_prediction
+from foretell.insight.recorded_pass import choose_token, record
 from foretell.insight.replacement import replaced_names
-from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted, signed
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import signed
 
 SHOWN = 16  # parts listed individually
 
@@ -107,13 +107,13 @@ def direct_logit_attribution(
     value of the stream, that value is one part. Raises `UsageError` if the parts do not add up to the logit because a
     trace replaces a value between them and the logit.
     """
-    prediction = make_prediction(model, text, at)
     structure = model_structure(model.decoder)
     weight, bias = head_weights(model.decoder, structure)
     replaced = sorted(replaced_names(model.decoder))
     stream = StreamDecomposition(model.decoder, structure, replaced).stream(*structure["head"].reads)
-    with Trace(model, stream.names()) as trace:
-        logits = prediction.logits().double()
+    recording = record(model, text, stream.names(), structure=structure)
+    at = recording.position(at)
+    logits = recording.next_logits(at).double()
     chosen = choose_token(model, token, logits)
     other = None if against is None else choose_token(model, against, logits)
 
@@ -121,7 +121,7 @@ def direct_logit_attribution(
         """The row of the token, minus any row of the other token."""
         return rows[chosen].double() - (0 if other is None else rows[other].double())
 
-    names, vectors = stream.stacked(trace, prediction.at)
+    names, vectors = stream.stacked(recording.trace, at)
     parts = list(map(DirectContribution, names, (vectors @ of_outcome(weight)).tolist()))
     parts += [] if bias is None else [DirectContribution("head.bias", float(of_outcome(bias)))]
     total, logit = sum(part.value for part in parts), float(of_outcome(logits))
@@ -133,4 +133,6 @@ def direct_logit_attribution(
             )
     text_of = model.tokenizer.text_of
     against_text = None if other is None else text_of(other)
-    return DirectLogitAttribution(str(prediction), chosen, text_of(chosen), other, against_text, parts, total, logit)
+    return DirectLogitAttribution(
+        recording.after(at), chosen, text_of(chosen), other, against_text, parts, total, logit
+    )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.recording import encoder_weights, make_prediction, memory_weights_of, weights_of
-from foretell.insight.trace import Trace
+from foretell.insight.layers import encoder_weights, memory_weights_of, weights_of
+from foretell.insight.recorded_pass import record
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Value, model_structure
 from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Part, Table, ending, fitting, quoted
@@ -167,13 +167,11 @@ MEANS = "Means are over all query tokens but the first, which can attend to itse
 @torch.inference_mode()
 def head_patterns(model: LanguageModel, text: str) -> HeadPatterns:
     """The attention weights of every head over a text, in one pass."""
-    prediction = make_prediction(model, text)
     structure = model_structure(model.decoder)
     names = [weights_of(model.decoder, structure, layer).name for layer in range(len(structure.stream) - 1)]
-    with Trace(model, names) as trace:
-        prediction.logits()
-    pieces = [model.tokenizer.text_of(token) for token in prediction.ids]
-    return HeadPatterns(pieces, torch.cat([trace[name] for name in names]))
+    recording = record(model, text, names, structure=structure)
+    recording.next_logits(-1)  # refuses a pass whose numbers are not finite
+    return HeadPatterns(model.texts_of(recording.ids), torch.stack([recording.stored(name) for name in names]))
 
 
 ENCODER, OWN, CROSS = "encoder self-attention", "masked self-attention", "encoder-decoder attention"
@@ -250,15 +248,14 @@ def weights_by_kind(model: LanguageModel) -> list[tuple[str, int, Value]]:
 def memory_patterns(model: LanguageModel, text: str) -> MemoryPatterns:
     """The weights of every attention over a text and the model's memory, in one pass."""
     assert model.memory is not None, "head_patterns is for models without a memory"
-    prediction = make_prediction(model, text)
     kinds = weights_by_kind(model)
-    with Trace(model, [value.name for _, _, value in kinds]) as trace:
-        prediction.logits()
-    own, memory = [model.tokenizer.text_of(token) for token in prediction.ids], model.memory.pieces
+    recording = record(model, text, [value.name for _, _, value in kinds])
+    recording.next_logits(-1)  # refuses a pass whose numbers are not finite
+    own, memory = model.texts_of(recording.ids), model.memory.pieces
     axes: dict[str, tuple[list[str], list[str]]] = {ENCODER: (memory, memory), OWN: (own, own), CROSS: (own, memory)}
     return MemoryPatterns(
         [
-            LayerWeights(kind, layer, value.name.removesuffix(".weights"), *axes[kind], trace[value.name][0])
+            LayerWeights(kind, layer, value.name.removesuffix(".weights"), *axes[kind], recording.stored(value.name))
             for kind, layer, value in kinds
         ]
     )

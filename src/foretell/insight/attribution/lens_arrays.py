@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretell.model.cpu_matmul import is_mkl_slow
 from foretell.model.decoder import Decoder, TiedHead
-from foretell.model.kernels.cpu_matmul import is_mkl_slow
-from foretell.model.kernels.dispatch import ALIGNMENT, plain_form
-from foretell.model.kernels.fast_decoder import WARMING, has_numba
+from foretell.model.dispatch import ALIGNMENT, plain_form
+from foretell.model.kernels import compiled_softmax_sums
 
 # Logits of a product with the head, 32 MiB in float32: 166 rows of GPT-2's vocabulary. The pages of a larger block are
 # new in each call, which takes as long as more rows save
@@ -24,7 +23,6 @@ STRIDED_FROM = 2**13  # logits per row from which the top ones are looked for am
 COLUMN = 64  # logits of a column
 LEAST_LOGPROB = -200.0  # below it, a probability is 0 in float32
 COMPILED_FROM = 2**23  # logits: the kernel saves more time than the import of numba takes
-SOFTMAX = "foretell.model.kernels.softmax_sums"  # imports numba
 
 # The sums (n,) of `softmax_sums` for logits (n, V), which may be overwritten
 SoftmaxSums = Callable[[Tensor, Tensor, Tensor], Sequence[Tensor]]
@@ -126,11 +124,7 @@ def plain_softmax_sums(logits: Tensor, largest: Tensor, target: Tensor) -> tuple
 def fastest_softmax_sums(num_logits: int, decoder: Decoder) -> SoftmaxSums:
     """The compiled float32 kernel, if it is available and there are many logits on a CPU; else torch's operations."""
     is_suited = num_logits >= COMPILED_FROM and decoder.device.type == "cpu" and decoder.dtype != torch.float64
-    if not is_suited or not has_numba():
-        return plain_softmax_sums
-    warming = importlib.import_module(WARMING)
-    is_ready = warming.are_compiled((warming.SOFTMAX,))
-    return importlib.import_module(SOFTMAX).softmax_sums if is_ready else plain_softmax_sums
+    return (compiled_softmax_sums() if is_suited else None) or plain_softmax_sums
 
 
 def top_logits(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:

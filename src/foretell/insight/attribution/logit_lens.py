@@ -16,13 +16,13 @@ from torch import Tensor
 
 from foretell.errors import check_count
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
-from foretell.insight.recording import make_prediction
-from foretell.insight.trace import Trace
+from foretell.insight.recorded_pass import record
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder, check_logits
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, percent, quoted
+from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, quoted
 from foretell.typesetting.html import Shown
+from foretell.typesetting.numbers import percent
 
 TOP_TOKENS_WIDTH = 44  # columns for the top tokens, so that a row fits in 80
 BAR_STEPS = " ▁▂▃▄▅▆▇█"
@@ -109,24 +109,21 @@ class LogitLens(Shown):
 def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int = 3) -> LogitLens:
     """The readings after the embedding and after each block of one pass, at position `at` or at all (None)."""
     check_count("top", top)
-    prediction = make_prediction(model, text, -1 if at is None else at)
-    positions = list(range(len(prediction.ids))) if at is None else [prediction.at]
-    with Trace(model, model_structure(model.decoder).stream) as trace:
-        prediction.logits()
-
-    *_, last = trace.names()
+    structure = model_structure(model.decoder)
+    recording = record(model, text, structure.stream, structure=structure)
+    positions = list(range(len(recording.ids))) if at is None else [recording.position(at)]
 
     def read(name: str, targets: Sequence[int] | None = None, count: int = top) -> LensArrays:
         """The lens at one point of the stream for all positions."""
-        arrays = read_lens(model.decoder, trace[name][0, positions], model.tokenizer.vocab_size, count, targets)
+        arrays = read_lens(model.decoder, recording.stored(name)[positions], model.tokenizer.vocab_size, count, targets)
         check_logits(torch.from_numpy(arrays.logits))
         return arrays
 
-    final = read(last, count=1)
+    final = read(structure.stream[-1], count=1)
     winners = final.ids[:, 0].tolist()
-    columns = [readings(model, name, read(name, winners)) for name in trace.names()]
+    columns = [readings(model, name, read(name, winners)) for name in structure.stream]
     first = [tokens[0] for tokens in likeliest(model, final)]
-    texts = [model.tokenizer.decode(prediction.ids[: position + 1]) for position in positions]
+    texts = [model.tokenizer.decode(recording.ids[: position + 1]) for position in positions]
     rows = map(list, zip(*columns, strict=True))
     return LogitLens([LensPosition(*parts) for parts in zip(positions, texts, first, rows, strict=True)])
 

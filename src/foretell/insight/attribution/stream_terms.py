@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.insight.recording import UPDATES
+from foretell.insight.layers import UPDATES
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.norm import FrozenNorm, Norm

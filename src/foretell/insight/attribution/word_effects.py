@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.typesetting.document import Table, bar, quoted, signed
+from foretell.typesetting.document import Table, bar, quoted
+from foretell.typesetting.numbers import signed
 
 Numbers = NDArray[np.float64]
 Masks = NDArray[np.bool_]  # (N, P): True for the parts that are left in each of N inputs

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from foretell.insight.address import address_of
 from foretell.insight.attribution.stream_parts import ALL, HEAD_BIAS
 from foretell.insight.attribution.stream_terms import HeadOutputs, HeadReads, Normalized, RecordedPart, Term
 from foretell.insight.explain.contribution_values import (
@@ -37,7 +38,7 @@ from foretell.insight.explain.steps import (
     unchanged,
     written,
 )
-from foretell.insight.recording import Array, address_of, to_array
+from foretell.insight.recorded_pass import Array, to_array
 from foretell.insight.trace import Trace
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.typesetting.expression import Call, Expression

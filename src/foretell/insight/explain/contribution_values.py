@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.address import Dimensions
+from foretell.insight.address import Dimensions, address_of
 from foretell.insight.attribution.stream_parts import HEAD_BIAS, part_names, sums_of
 from foretell.insight.attribution.stream_terms import (
     HeadOutputs,
@@ -20,7 +20,7 @@ from foretell.insight.attribution.stream_terms import (
 )
 from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS, TASK_HEAD, TASK_WEIGHT
 from foretell.insight.outcomes import Outcomes
-from foretell.insight.recording import Array, Recording, address_of, to_array
+from foretell.insight.recorded_pass import Array, RecordedPass, to_array
 
 VECTOR = "contributions.vector"
 TASK_VECTOR = f"{TASK_HEAD}.{VECTOR}"
@@ -60,7 +60,7 @@ class LogitReadout(Readout):
 
     name, dimensions = "contributions", ("position", "token")
 
-    def __init__(self, recording: Recording):
+    def __init__(self, recording: RecordedPass):
         self.recording, self.labels = recording, []
         self.sizes = (len(recording.ids), recording.config.vocab_size)
 
@@ -83,7 +83,7 @@ class OutcomeReadout(Readout):
 
     name = f"{TASK_HEAD}.contributions"
 
-    def __init__(self, recording: Recording, outcomes: Outcomes):
+    def __init__(self, recording: RecordedPass, outcomes: Outcomes):
         self.outcomes, self.length, self.scale = outcomes, len(recording.ids), outcomes.scale
         self.labels = [*outcomes.names, *([MEAN_OF_LABELS] if len(outcomes.weight) > 1 else [])]
         is_tags = outcomes.kind == "tags"
@@ -111,7 +111,7 @@ class Contributions:
     The numbers after the parts are sums: of each module with several parts and, last, of all parts.
     """
 
-    def __init__(self, recording: Recording, stream: Term):
+    def __init__(self, recording: RecordedPass, stream: Term):
         self.recording, self.stream = recording, stream
         self.bias = head_weights(recording.model.decoder, recording.structure)[1]
         parts = part_names(stream, recording.trace, self.bias)

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from foretell.activations import ACTIVATIONS, activation_name
+from foretell.insight.address import address_of
 from foretell.insight.explain.steps import Equation, Working, applied, equals, written
-from foretell.insight.recording import Recording, TracedScalar, address_of
+from foretell.insight.recorded_pass import RecordedPass, TracedScalar
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
 
 X, ONE, ZERO = Symbol("x"), Number(1), Number(0)
@@ -27,7 +28,7 @@ FORMULAS = {
 }
 
 
-def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_activation(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """f(x) of one number: by the textbook's formula, or by running the module in float64 if its class is not known."""
     module, array = recording.module(scalar.value), recording.array(scalar.source)
     x = float(array[scalar.index])

@@ -4,7 +4,7 @@ function."""
 from __future__ import annotations
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, parse_address
+from foretell.insight.address import Address, address_of, parse_address
 from foretell.insight.explain.explain_contribution import BEGINNINGS, explain_contribution
 from foretell.insight.explain.explain_layers import stored_terms
 from foretell.insight.explain.explain_lens import LENS, ending_at, in_lens, names_in_lens
@@ -16,7 +16,7 @@ from foretell.insight.explain.explanation import Explained, Explanation, NumberK
 from foretell.insight.explain.steps import Remark, Working, equals
 from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.outcomes import Outcomes
-from foretell.insight.recording import Array, Recording, address_of, record
+from foretell.insight.recorded_pass import Array, RecordedPass, record
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import HEAD, Decoder
 from foretell.model.quantized_linear import quantized_layers
@@ -82,7 +82,7 @@ def explain_in_lens(model: LanguageModel, text: str | list[int], wanted: Address
     return in_lens(explanation, point, names)
 
 
-def explain_parameter(recording: Recording, wanted: Address) -> Explanation:
+def explain_parameter(recording: RecordedPass, wanted: Address) -> Explanation:
     """A weight of the model, which has no operands; for a quantised weight, its stored numbers."""
     name = recording.weight_path(recording.structure[HEAD]) if wanted.name == HEAD_WEIGHT else wanted.name
     shape = weight_shapes(recording.model.decoder)[name]

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from foretell.insight.address import address_of
 from foretell.insight.explain.steps import (
     DIGITS,
     Explainer,
@@ -20,7 +21,7 @@ from foretell.insight.explain.steps import (
     softmax_equation,
     unchanged,
 )
-from foretell.insight.recording import Array, Recording, TracedScalar, address_of
+from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
 from foretell.textbook.rotary import frequency
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
@@ -31,7 +32,7 @@ STAGES_OF_ROW = {"score": "scores", "scaled": "scaled", "masked": "masked", "wei
 class QueryRow:
     """One query of a head with all S keys, from the core's recorded inputs."""
 
-    def __init__(self, recording: Recording, scalar: TracedScalar):
+    def __init__(self, recording: RecordedPass, scalar: TracedScalar):
         structure, config = recording.structure, recording.config
         core = scalar.value.module
         while structure[core].formula != "attention":  # a stage can be a module inside the core
@@ -84,7 +85,7 @@ class QueryRow:
         return Listing(note, columns, ("exp", "weight"), focus, opens=opens)
 
 
-def explain_score(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_score(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """q · k."""
     query, key = QueryRow(recording, scalar), scalar.index[2]
     shared = ""
@@ -99,7 +100,7 @@ def explain_score(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([products, equals(total, "score = q · k")], total, scale_of(products))
 
 
-def explain_scaled(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_scaled(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """q · k / sqrt(E)."""
     score, width = explain_score(recording, scalar), recording.config.head_width
     value = score.value / math.sqrt(width)
@@ -110,7 +111,7 @@ def explain_scaled(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([*score.steps, equation], value, score.scale / math.sqrt(width))
 
 
-def explain_masked(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_masked(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The scaled score, or minus infinity."""
     scaled, query, key = explain_scaled(recording, scalar), QueryRow(recording, scalar), scalar.index[2]
     reason = query.reason_hidden(key)
@@ -119,7 +120,7 @@ def explain_masked(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([*scaled.steps, equals(value, "masked", note=f"the mask: {sentence}")], value, scaled.scale)
 
 
-def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_weight(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The softmax of the query's masked scores, at one key."""
     masked, query, key = explain_masked(recording, scalar), QueryRow(recording, scalar), scalar.index[2]
     equation = softmax_equation("weight", query.exponentials, key, "s")
@@ -127,7 +128,7 @@ def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
     return Working(steps, equation.value, equation.value * query.spread)
 
 
-def explain_score_exponential(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_score_exponential(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """exp of a masked score minus the largest score of its row."""
     query, key = QueryRow(recording, scalar), scalar.index[2]
     masked, value = float(query.masked[key]), float(query.exponentials[key])
@@ -140,7 +141,7 @@ def explain_score_exponential(recording: Recording, scalar: TracedScalar) -> Wor
     return Working([equation], value, value * query.spread)
 
 
-def explain_score_divisor(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_score_divisor(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The sum of a row's exponentials, the divisor of the weights."""
     query = QueryRow(recording, scalar)
     listing = query.softmax(scalar.source)
@@ -148,7 +149,7 @@ def explain_score_divisor(recording: Recording, scalar: TracedScalar) -> Working
     return Working([listing, equals(total, "divisor")], total, total * query.spread)
 
 
-def explain_term(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_term(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """One of the products in the sum of a score."""
     query, (*_, key, element) = QueryRow(recording, scalar), scalar.index
     q, k = float(query.vector[element]), float(query.keys[key, element])
@@ -159,7 +160,7 @@ def explain_term(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([equals(q * k, "q · k =", q, "·", factor(k), operands=operands)], q * k, abs(q * k))
 
 
-def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_mixture(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """One element of the weighted sum of the values."""
     query, element = QueryRow(recording, scalar), scalar.index[2]
     column = recording.array(query.value_name)[query.key_head][:, element]  # (S,)
@@ -182,7 +183,7 @@ def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([listing, equation], total, float(np.abs(products).sum()) * query.spread)
 
 
-def explain_angle(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_angle(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """cos or sin of position * frequency."""
     position, element = scalar.index
     config = recording.config
@@ -205,7 +206,7 @@ def explain_angle(recording: Recording, scalar: TracedScalar) -> Working:
     return Working(steps, value, 1 + angle * (2 + math.log(config.rope_theta)))
 
 
-def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_value_input(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """An element of the core's value input, which is the head's slice of the value projection."""
     head, position, element = scalar.index
     width = recording.config.head_width
@@ -215,7 +216,7 @@ def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
     return unchanged(remark, float(recording.array(scalar.source)[index]), "v")
 
 
-def explain_rotated(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_rotated(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """An element of the core's query or key input, after the norm.
 
     With rotary positions it is rotated with its partner by the angle of its position; otherwise it is unchanged.

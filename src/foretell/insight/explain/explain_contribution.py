@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 
-from foretell.insight.address import Address
+from foretell.insight.address import Address, address_of
 from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token, replaced_updates
 from foretell.insight.explain.contribution_steps import (
     WRITTEN,
@@ -45,7 +45,7 @@ from foretell.insight.explain.contribution_values import (
 from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.outcomes import Outcomes
-from foretell.insight.recording import address_of, record
+from foretell.insight.recorded_pass import record
 from foretell.insight.replacement import replaced_names
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure

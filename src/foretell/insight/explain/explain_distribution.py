@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from foretell.errors import UsageError
+from foretell.insight.address import address_of
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,
@@ -21,7 +22,7 @@ from foretell.insight.explain.steps import (
     scale_of,
     softmax_equation,
 )
-from foretell.insight.recording import Array, Recording, TracedScalar, address_of, to_array
+from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar, to_array
 from foretell.model.decoder import HEAD
 
 PROBABILITIES, LOSS = "probabilities", "loss"
@@ -43,7 +44,7 @@ class Distribution:
     sampled: filters before the softmax; excluded tokens have minus infinity in `logits`.
     """
 
-    def __init__(self, recording: Recording, position: int, sampled: SampledLogits | None = None):
+    def __init__(self, recording: RecordedPass, position: int, sampled: SampledLogits | None = None):
         settings = None if sampled is None else sampled.settings
         self.recording, self.position, self.settings = recording, position, settings
         read = recording.logits if sampled is None else recording.pass_logits  # the page filters the pass's logits
@@ -77,7 +78,7 @@ class Distribution:
         return {"number": self.order, "token": [self.recording.named(token_id) for token_id in self.order]}
 
 
-def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_probability(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """exp(logit) divided by the sum of all exp(logit), with the tokens sorted by probability."""
     return probability_of(Distribution(recording, scalar.index[0]), scalar.index[1])
 
@@ -88,7 +89,7 @@ def probability_of(after: Distribution, token: int) -> Working:
     return Working([after.listing(token), equation], equation.value, scale)
 
 
-def explain_logit_exponential(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_logit_exponential(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """exp of a logit minus the largest logit, so that no exponential overflows."""
     (position, token), after = scalar.index, Distribution(recording, scalar.index[0])
     logit, best = float(after.logits[token]), int(after.logits.argmax())
@@ -98,7 +99,7 @@ def explain_logit_exponential(recording: Recording, scalar: TracedScalar) -> Wor
     return Working([equation], value, value * (2 + after.largest - logit))
 
 
-def explain_logit_divisor(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_logit_divisor(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The sum of all exp(logit), the divisor of the probabilities."""
     after = Distribution(recording, scalar.index[0])
     listing = after.listing()
@@ -106,7 +107,7 @@ def explain_logit_divisor(recording: Recording, scalar: TracedScalar) -> Working
     return Working([listing, equals(total, "divisor")], total, 8 * scale_of(listing))
 
 
-def explain_logprob(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_logprob(recording: RecordedPass, scalar: TracedScalar) -> Working:
     token, after = scalar.index[1], Distribution(recording, scalar.index[0])
     probability = probability_of(after, token)
     value = float(after.logits[token]) - after.largest - math.log(after.total)
@@ -114,7 +115,7 @@ def explain_logprob(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([*probability.steps, equation], value, 2 + abs(value))
 
 
-def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_loss(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """-log of the next token's probability."""
     position = scalar.index[0]
     target = recording.ids[position + 1]
@@ -125,7 +126,7 @@ def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([*logprob.steps[:-1], equation], equation.value, logprob.scale)
 
 
-def explain_mean_loss(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_mean_loss(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The mean of the losses of all tokens except the first."""
     losses = losses_of(recording)
     positions = range(len(losses))
@@ -139,14 +140,14 @@ def explain_mean_loss(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([listing, equation], equation.value, 8 * scale_of(listing) / len(losses))
 
 
-def losses_of(recording: Recording) -> list[float]:
+def losses_of(recording: RecordedPass) -> list[float]:
     """The loss of each token except the first. Raises `UsageError` for a text of one token."""
     if len(recording.ids) < 2:
         raise UsageError("loss.mean does not exist: the text has only one token")
     return recording.losses
 
 
-def explain_entropy(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_entropy(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The mean of -log of the probability, in nats."""
     listing = Distribution(recording, scalar.index[0]).listing()
     probabilities = np.asarray(listing.columns["probability"])
@@ -159,12 +160,12 @@ def explain_entropy(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([added, equals(value, "entropy")], value, 8 * scale_of(added))
 
 
-def logprobs_of(recording: Recording, position: int) -> torch.Tensor:
+def logprobs_of(recording: RecordedPass, position: int) -> torch.Tensor:
     """The log-probabilities (V,) after a position in float64, as `next` and `score` compute them."""
     return recording.model.log_probabilities(recording.logits(position))
 
 
-def stored_in_distribution(recording: Recording, scalar: TracedScalar) -> float | None:
+def stored_in_distribution(recording: RecordedPass, scalar: TracedScalar) -> float | None:
     """The number as `next` and `score` compute it; None if they do not."""
     if scalar.name == "loss.mean":
         return float(np.mean(losses_of(recording)))

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from foretell.insight.address import address_of
 from foretell.insight.explain.explain_activation import explain_activation
 from foretell.insight.explain.steps import (
     DIGITS,
@@ -26,12 +27,12 @@ from foretell.insight.explain.steps import (
     unchanged,
     written,
 )
-from foretell.insight.recording import Array, Recording, TracedScalar, address_of
+from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
 from foretell.norms import NORMS, Norm
 from foretell.typesetting.expression import Call, Fraction, Number, Root, Symbol, script
 
 
-def stored_terms(recording: Recording, path: str, row: int, column: int) -> list[str | float]:
+def stored_terms(recording: RecordedPass, path: str, row: int, column: int) -> list[str | float]:
     """The formula of a quantised weight with its stored numbers; empty for any other weight."""
     stored = {name: values[column] for name, values in recording.stored_weight(path, row).items()}
     if not stored:
@@ -39,14 +40,14 @@ def stored_terms(recording: Recording, path: str, row: int, column: int) -> list
     return ["=", stored["integer"], "·", stored["scale"], *(plus(stored["minimum"]) if "minimum" in stored else ())]
 
 
-def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_token_vector(recording: RecordedPass, scalar: TracedScalar) -> Working:
     path, (token_id, element), note = embedding_row(recording, scalar)
     value = float(recording.weight(path, token_id, element))
     terms = stored_terms(recording, path, token_id, element)
     return Working([equals(value, script("W", f"{token_id},{element}"), *terms, note=note)], value, 0.0)
 
 
-def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_scaled_token_vector(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """An element of the token's embedding, times a constant."""
     path, (token_id, element), note = embedding_row(recording, scalar)
     scale = float(recording.setting(scalar.value, "scale"))
@@ -56,7 +57,7 @@ def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> W
     return Working([equation], value, abs(value))
 
 
-def embedding_row(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, int], str]:
+def embedding_row(recording: RecordedPass, scalar: TracedScalar) -> tuple[str, tuple[int, int], str]:
     """Path and index of the weight that a token's vector is read from, and a note with the token."""
     position, element = scalar.index
     meaning, path = recording.dimensions(scalar.name)[0], recording.weight_path(scalar.value)
@@ -65,14 +66,14 @@ def embedding_row(recording: Recording, scalar: TracedScalar) -> tuple[str, tupl
     return path, (token_id, element), note
 
 
-def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_position_vector(recording: RecordedPass, scalar: TracedScalar) -> Working:
     position, element = scalar.index
     value = float(recording.weight(f"{scalar.name}.weight", position, element))
     note = f"the vector of position {position} is that row of {scalar.name}.weight"
     return Working([equals(value, script("W", f"{position},{element}"), note=note)], value, 0.0)
 
 
-def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_wave(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """An element of a sinusoidal position embedding: sin or cos of position / 10000^(2i/D)."""
     position, element = scalar.index
     width = recording.config.width
@@ -86,7 +87,7 @@ def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([equals(value, call, "=", applied(name, angle), note=note)], value, 1 + angle)
 
 
-def explain_sum(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_sum(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """Token embedding plus position embedding, or the stream plus the update."""
     names, index = scalar.value.reads, scalar.index
     operands = {symbol: address_of(name, *index) for symbol, name in zip(("x", "y"), names, strict=True)}
@@ -95,7 +96,7 @@ def explain_sum(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([equation], left + right, abs(left) + abs(right))
 
 
-def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_replacement(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The update, without a residual connection."""
     _, update = scalar.value.reads
     source = address_of(update, *scalar.index)
@@ -103,14 +104,14 @@ def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
     return unchanged(f"Without a residual connection the stream is replaced by {source}.", value)
 
 
-def explain_identity(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_identity(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The unchanged input of a module without effect: an absent norm or projection, or dropout."""
     name, index = input_and_index(recording, scalar)
     remark = f"{scalar.name} does nothing in this model; the value is {address_of(name, *index)}."
     return unchanged(remark, float(recording.array(name)[index]))
 
 
-def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, ...]]:
+def input_and_index(recording: RecordedPass, scalar: TracedScalar) -> tuple[str, tuple[int, ...]]:
     """Name and index of the same number in the module's input, whose heads may be concatenated or split."""
     name, width = scalar.source, recording.config.head_width
     has_heads, reads_heads = (len(recording.dimensions(other)) == 3 for other in (scalar.name, name))
@@ -123,7 +124,7 @@ def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tu
     return name, scalar.index
 
 
-def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_linear(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """w · x + b, where w is a row of a weight (outputs, inputs) and x the layer's input at this position.
 
     The weight is the layer's own or, in a tied head, the token embedding's.
@@ -140,7 +141,7 @@ def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
     return affine(recording, scalar, products, abs(total) + scale_of(products) * min(1.0, kernel_epsilon))
 
 
-def explain_gated(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_gated(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """The down projection of a gated feed-forward layer, whose input is the product g · u."""
     position, output = scalar.index
     gate, up = scalar.value.reads
@@ -164,7 +165,7 @@ def how_stored(stored: Mapping[str, Column]) -> str:
     return "w = integer · scale + minimum" if "minimum" in stored else "w = integer · scale"
 
 
-def affine(recording: Recording, scalar: TracedScalar, products: Listing, scale: float) -> Working:
+def affine(recording: RecordedPass, scalar: TracedScalar, products: Listing, scale: float) -> Working:
     """The sum of the products w · x, plus any bias. scale: the scale of the sum, as in `Working`."""
     bias, output, total = f"{scalar.name}.bias", scalar.index[1], products.sums["w · x"]
     if recording.parameter(bias) is None:
@@ -175,7 +176,7 @@ def affine(recording: Recording, scalar: TracedScalar, products: Listing, scale:
     return Working([products, equation], equation.value, scale + abs(shift))
 
 
-def read_input(recording: Recording, scalar: TracedScalar, position: int) -> tuple[Array, str]:
+def read_input(recording: RecordedPass, scalar: TracedScalar, position: int) -> tuple[Array, str]:
     """The input vector of a scalar's module at a position, and its address."""
     source = scalar.source
     array = recording.array(source)
@@ -205,7 +206,7 @@ def statistic_of(norm: Norm, name: str, x: Array, source: str) -> Working:
     return Working([listing, mean.steps[-1], equation], equation.value, scale)
 
 
-def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ...]) -> tuple[Array, str]:
+def read_vector(recording: RecordedPass, scalar: TracedScalar, index: tuple[int, ...]) -> tuple[Array, str]:
     """The input vector of a norm at one position, or a head's slice of it, and its address."""
     *heads, position = index
     if not heads:
@@ -215,12 +216,12 @@ def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ..
     return recording.array(source)[position, first : first + width], f"{source}[{position},{first}:{first + width}]"
 
 
-def explain_statistic(recording: Recording, scalar: TracedScalar, norm: Norm) -> Working:
+def explain_statistic(recording: RecordedPass, scalar: TracedScalar, norm: Norm) -> Working:
     """A statistic of a norm at one position."""
     return statistic_of(norm, scalar.value.formula, *read_vector(recording, scalar, scalar.index))
 
 
-def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Working:
+def explain_norm(recording: RecordedPass, scalar: TracedScalar, norm: Norm) -> Working:
     """(x - mean) / sqrt(spread + epsilon) · γ + β; some norms have no mean, root or β."""
     *index, element = scalar.index
     x, source = read_vector(recording, scalar, tuple(index))
@@ -251,7 +252,7 @@ def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Work
     return Working(steps, value, abs(gain) * (lost + 2 * abs(unit)) + abs(shift))
 
 
-def explain_norm_divisor(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_norm_divisor(recording: RecordedPass, scalar: TracedScalar) -> Working:
     spread, norm = recording.structure[scalar.source], norm_of(recording, scalar)
     working = explain_statistic(recording, TracedScalar(spread, scalar.index), norm)
     value = divisor_of(recording, scalar, working.value)
@@ -263,17 +264,17 @@ def explain_norm_divisor(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([*working.steps, equation], value, scale)
 
 
-def divisor_of(recording: Recording, scalar: TracedScalar, spread: float) -> float:
+def divisor_of(recording: RecordedPass, scalar: TracedScalar, spread: float) -> float:
     total = spread + float(recording.setting(recording.structure[scalar.source], "eps"))
     return math.sqrt(total) if norm_of(recording, scalar).has_root else total
 
 
-def norm_of(recording: Recording, scalar: TracedScalar) -> Norm:
+def norm_of(recording: RecordedPass, scalar: TracedScalar) -> Norm:
     formula = recording.structure[scalar.name.rpartition(".")[0]].formula
     return next(norm for norm in NORMS.values() if norm.formula == formula)
 
 
-def explain_vector_norm(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_vector_norm(recording: RecordedPass, scalar: TracedScalar) -> Working:
     x = recording.array(scalar.source)[scalar.index]
     columns = {"element": range(len(x)), "x": x, "x²": x**2}
     listing = Listing("", columns, ("x²",), operands={"x": address_of(scalar.source, *scalar.index, ":")})

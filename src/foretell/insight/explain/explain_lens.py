@@ -14,7 +14,7 @@ from functools import cache
 from foretell.insight.explain.explanation import Explanation
 from foretell.insight.explain.steps import Equation, Remark, Step
 from foretell.insight.implied_values import implied_values
-from foretell.insight.recording import record
+from foretell.insight.recorded_pass import record
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure

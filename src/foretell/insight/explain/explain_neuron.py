@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions
+from foretell.insight.address import Address, Dimensions, address_of
 from foretell.insight.attribution.stream_terms import StreamDecomposition
 from foretell.insight.explain.contribution_steps import after_norms, dot_product
 from foretell.insight.explain.contribution_values import LogitReadout
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
-from foretell.insight.neurons import Neurons, neurons_of
-from foretell.insight.recording import Array, Recording, address_of, record, to_array
+from foretell.insight.layers import Neurons, neurons_of
+from foretell.insight.recorded_pass import Array, RecordedPass, record, to_array
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
 from foretell.paths import suggest
@@ -79,7 +79,7 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
 class NeuronExplainer:
     """A neuron at a position: the product of its factors times a column (D,) of the down projection."""
 
-    def __init__(self, recording: Recording, neurons: Neurons, index: tuple[int, ...]):
+    def __init__(self, recording: RecordedPass, neurons: Neurons, index: tuple[int, ...]):
         self.position, self.neuron, *_ = index
         modules = recording.model.decoder.named_modules()
         self.weight = next(f"{path}.weight" for path, module in modules if module is neurons.down)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from foretell.insight.address import Address
+from foretell.insight.address import Address, address_of
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import (
     Listing,
@@ -21,7 +21,7 @@ from foretell.insight.explain.steps import (
     unchanged,
 )
 from foretell.insight.outcomes import Outcomes
-from foretell.insight.recording import Recording, address_of, to_array
+from foretell.insight.recorded_pass import RecordedPass, to_array
 
 TASK_HEAD = "task_head"
 MEAN_OF_LABELS = "the mean of all labels"
@@ -30,7 +30,7 @@ TASK_PROBABILITIES, TASK_WEIGHT, TASK_MEAN = f"{TASK_HEAD}.probabilities", f"{TA
 TASK_CONSTANT = f"{TASK_HEAD}.constant"
 
 
-def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -> Explanation:
+def explain_outcome(recording: RecordedPass, outcomes: Outcomes, wanted: Address) -> Explanation:
     """Explain a number of a task's head.
 
     `task_head[c]` is an output; the c after the last output is the mean of all. `task_head.difference[c,b]` is the
@@ -48,7 +48,7 @@ def explain_outcome(recording: Recording, outcomes: Outcomes, wanted: Address) -
 class OutcomeExplainer:
     """Explains the numbers of a head after a pass."""
 
-    def __init__(self, recording: Recording, outcomes: Outcomes):
+    def __init__(self, recording: RecordedPass, outcomes: Outcomes):
         self.recording, self.outcomes = recording, outcomes
         self.outputs = outcomes.read(recording.model.decoder, recording.hidden)  # (C,), or of tags (T, C)
 
@@ -142,7 +142,7 @@ class OutcomeExplainer:
         return a - b, difference(a, b, *(address_of(TASK_HEAD, *position, output) for output in outputs))
 
 
-def explain_output(recording: Recording, outcomes: Outcomes, output: int, at: slice, rest: float) -> Working:
+def explain_output(recording: RecordedPass, outcomes: Outcomes, output: int, at: slice, rest: float) -> Working:
     """w · x, where x is the stream after the last norm; for a number, times its deviation plus its mean.
 
     at: the positions to read. rest: the outputs of the other sequences, if they are added.
@@ -168,7 +168,7 @@ def explain_output(recording: Recording, outcomes: Outcomes, output: int, at: sl
     return Working([products, equation], value, outcomes.scale * scale + abs(outcomes.constant) + 2 * abs(rest))
 
 
-def stream(recording: Recording) -> str:
+def stream(recording: RecordedPass) -> str:
     """The name of the stream that heads read."""
     (name,) = recording.structure["head"].reads
     return name

@@ -12,7 +12,7 @@ from foretell.config.sampling import SamplingConfig
 from foretell.config.section import make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import FILTERS, SHAPING, make_filters
-from foretell.insight.address import Address
+from foretell.insight.address import Address, address_of
 from foretell.insight.explain.explain_distribution import (
     FILTERED,
     PROBABILITIES,
@@ -23,7 +23,7 @@ from foretell.insight.explain.explain_distribution import (
 )
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import Listing, Working, equals, exponentials_of, scale_of
-from foretell.insight.recording import Array, Recording, address_of, to_array
+from foretell.insight.recorded_pass import Array, RecordedPass, to_array
 from foretell.model.decoder import HEAD
 from foretell.paths import suggest
 
@@ -32,7 +32,7 @@ NEXT_MEAN, NEXT_QUANTILE = "next_value.mean", "next_value.quantile"
 OF_SAMPLING = (FILTERED, KEPT, NEXT_MEAN, NEXT_QUANTILE)  # names without their settings
 
 
-def explain_sampling(recording: Recording, wanted: Address, levels: Array | None) -> Explanation:
+def explain_sampling(recording: RecordedPass, wanted: Address, levels: Array | None) -> Explanation:
     """Explain a number whose name includes settings.
 
     `probabilities.filtered(temperature=0.8,top_k=40)[t,v]`, also with top_p and min_p, is a probability after filters.
@@ -76,12 +76,12 @@ def filtered(logits: Array, settings: str) -> tuple[Array, str]:
     return to_array(after[0]), "" if config.temperature in (0, 1) else scaled
 
 
-def filtered_probability(recording: Recording, settings: str, index: tuple[int, ...]) -> Explained:
+def filtered_probability(recording: RecordedPass, settings: str, index: tuple[int, ...]) -> Explained:
     after, token = Distribution(recording, index[0], sampled_by(settings)), index[1]
     return float(torch.from_numpy(after.logits).softmax(-1)[token]), probability_of(after, token)
 
 
-def kept_probability(recording: Recording, settings: str, index: tuple[int, ...]) -> Explained:
+def kept_probability(recording: RecordedPass, settings: str, index: tuple[int, ...]) -> Explained:
     """The sum of the unfiltered probabilities of the kept tokens."""
     after = Distribution(recording, index[0], sampled_by(settings))
     probabilities = logprobs_of(recording, index[0]).exp()[after.order]
@@ -92,7 +92,7 @@ def kept_probability(recording: Recording, settings: str, index: tuple[int, ...]
     return float(probabilities.sum()), Working([listing, equals(value, "sum")], value, 8 * value)
 
 
-def next_value(recording: Recording, levels: Array, settings: str, _: tuple[int, ...]) -> Explained:
+def next_value(recording: RecordedPass, levels: Array, settings: str, _: tuple[int, ...]) -> Explained:
     """The mean of the next value, or a quantile: the first value at which the cumulated probability reaches a share.
 
     The token for a missing value is not part of this distribution.

@@ -17,7 +17,7 @@ from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of
 from foretell.insight.explain.explanation import Explanation, make_explanation
 from foretell.insight.explain.steps import Explainer, Remark, Step, Working
 from foretell.insight.implied_values import implied_values
-from foretell.insight.recording import Recording, TracedScalar, record, with_token_ids
+from foretell.insight.recorded_pass import RecordedPass, TracedScalar, record, with_token_ids
 from foretell.insight.replacement import STAGES
 from foretell.insight.trace import LISTED
 from foretell.language_model import LanguageModel
@@ -52,7 +52,7 @@ def find(address: Address, values: Mapping[str, Value]) -> Address:
     return Address(name, address.index)
 
 
-def explain_at(recording: Recording, wanted: Address) -> Explanation:
+def explain_at(recording: RecordedPass, wanted: Address) -> Explanation:
     name, dimensions = wanted.name, recording.dimensions(wanted.name)
     value = recording.value(name)
     is_traced = name in recording.structure.values and name != HEAD
@@ -67,7 +67,7 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
     return make_explanation(name, index, meaning, (stored, working), dtype, value.is_derived)
 
 
-def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, torch.dtype] | None:
+def stored_number(recording: RecordedPass, scalar: TracedScalar) -> tuple[float, torch.dtype] | None:
     """The stored number and its dtype; None for an implied number that nothing else computes."""
     name, index = scalar.name, scalar.index
     if name == HEAD:
@@ -88,7 +88,7 @@ def stored_number(recording: Recording, scalar: TracedScalar) -> tuple[float, to
     return None
 
 
-def implied_shape(recording: Recording, value: Value) -> tuple[int, ...]:
+def implied_shape(recording: RecordedPass, value: Value) -> tuple[int, ...]:
     """The shape of an implied value, or of the logits (T, V), without the batch row; from the values that it reads."""
     if value.reads[0] == HEAD or value.name == HEAD:
         columns = recording.config.vocab_size if value.name == HEAD else recording.vocabulary
@@ -115,7 +115,7 @@ def find_explainer(formula: str) -> Explainer | None:
     return EXPLAINERS.get(formula) or norm_explainer(formula)
 
 
-def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
+def explain_scalar(recording: RecordedPass, scalar: TracedScalar) -> Working:
     check_explained(recording.model.decoder, recording.structure, scalar.value)
     part = returned_part(scalar.value)
     if part is None:

@@ -10,9 +10,9 @@ import torch
 
 from foretell.device import dtype_name
 from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions, resolve_index
+from foretell.insight.address import Address, Dimensions, address_of, resolve_index
 from foretell.insight.explain.steps import Step, Working, plain
-from foretell.insight.recording import Recording, address_of, with_token_ids
+from foretell.insight.recorded_pass import RecordedPass, with_token_ids
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
@@ -111,7 +111,9 @@ class NumberKind:
     derived: bool = True
 
 
-def explain_number(recording: Recording, kinds: Mapping[str, NumberKind], wanted: Address, texts: Texts) -> Explanation:
+def explain_number(
+    recording: RecordedPass, kinds: Mapping[str, NumberKind], wanted: Address, texts: Texts
+) -> Explanation:
     """The explanation of a number of one of the kinds, by name. An index can be given as its text.
 
     Raises `UsageError` for an unknown name, text or index.

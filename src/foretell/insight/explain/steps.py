@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.insight.recording import Array, Recording, TracedScalar
+from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
 from foretell.typesetting.expression import Call, Expression, Fraction, MathRow, Number, Operator, Symbol, row, script
 
@@ -119,7 +119,7 @@ class Working:
     scale: float
 
 
-Explainer = Callable[[Recording, TracedScalar], Working]
+Explainer = Callable[[RecordedPass, TracedScalar], Working]
 
 
 def sources(operands: Mapping[str, str]) -> list[Part]:

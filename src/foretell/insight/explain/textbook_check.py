@@ -13,7 +13,7 @@ from torch.func import functional_call
 from foretell.device import dtype_name
 from foretell.errors import counted
 from foretell.insight.explain.steps import plain
-from foretell.insight.recording import Array, steady_ids, to_array
+from foretell.insight.recorded_pass import Array, steady_ids, to_array
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.quantized_linear import plain_weights

@@ -20,17 +20,8 @@ from foretell.errors import counted
 from foretell.insight.address import MEMORY_PREFIX
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.steps import plain
-from foretell.insight.recording import (
-    UPDATES,
-    Array,
-    Recording,
-    memory_weights_of,
-    record,
-    stream_path,
-    to_array,
-    updates_of,
-    weights_of,
-)
+from foretell.insight.layers import UPDATES, memory_weights_of, stream_path, updates_of, weights_of
+from foretell.insight.recorded_pass import Array, RecordedPass, record, to_array
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.structure import Value, model_structure
 from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table, ending, fitting, quoted
@@ -81,7 +72,7 @@ class LayerWalk:
 class Walk(Shown):
     """A walk through a pass over a text. losses: in nats, for each token except the first."""
 
-    recording: Recording
+    recording: RecordedPass
     layers: tuple[LayerWalk, ...]
     stream: float  # norm of the stream after the last layer, at the last position
     answers: list[TokenProbability]
@@ -188,7 +179,7 @@ def selection(model: LanguageModel) -> list[str]:
     return ["**"] if decoder.config.width <= SMALL_WIDTH else [*structure.stream, *weights, *updates]
 
 
-def walk_layer(recording: Recording, layer: int) -> LayerWalk:
+def walk_layer(recording: RecordedPass, layer: int) -> LayerWalk:
     decoder, structure = recording.model.decoder, recording.structure
     before, after = structure.stream[layer : layer + 2]
     sizes = [size_of(recording, update.reads[1]) for update in updates_of(decoder, structure, layer)]
@@ -207,7 +198,7 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
     )
 
 
-def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
+def answers_of(recording: RecordedPass, logits: Tensor, top: int) -> list[TokenProbability]:
     """The most probable tokens of logits (V,)."""
     return recording.model.top_tokens(recording.model.log_probabilities(logits.cpu()), top)
 
@@ -218,7 +209,7 @@ def sights_of(weights: Tensor) -> tuple[StrongestKey, ...]:
     return tuple(map(StrongestKey, range(len(weights)), best.indices.tolist(), best.values.tolist()))
 
 
-def size_of(recording: Recording, name: str) -> float:
+def size_of(recording: RecordedPass, name: str) -> float:
     """The norm of a stream at the last position."""
     return float(torch.linalg.vector_norm(recording.stored(name)[-1].double().cpu()))
 
@@ -247,7 +238,7 @@ LABEL = 10  # characters of a row's token label
 DIGITS, WIDE = 4, 6  # wider matrices have one digit less, so that eight columns fit on a line
 
 
-def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
+def layer_matrices(recording: RecordedPass, layer: int) -> DocumentSection:
     structure = recording.structure
     stream = "X"
     parts: list[Part] = [shown(recording, structure.stream[layer], Symbol(stream), "the stream, one row per token")]
@@ -264,7 +255,7 @@ def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
     return DocumentSection(f"Layer {layer}", parts)
 
 
-def update_matrices(recording: Recording, layer: int, value: Value, stream: str, letter: str) -> list[Part]:
+def update_matrices(recording: RecordedPass, layer: int, value: Value, stream: str, letter: str) -> list[Part]:
     """The matrices of a sublayer: the normalized stream that it reads, any heads, and its output."""
     structure, block = recording.structure, recording.structure.stream[layer + 1]
     before, update = value.reads
@@ -282,7 +273,7 @@ def update_matrices(recording: Recording, layer: int, value: Value, stream: str,
     return [*parts, shown(recording, update, Symbol(letter), note)]
 
 
-def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:
+def head_matrices(recording: RecordedPass, core: str, head: int) -> list[Part]:
     """Queries, keys, values, scores, weights and outputs of one head."""
     config = recording.config
     group = head // (config.num_heads // config.num_kv_heads)
@@ -307,7 +298,7 @@ def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:
     ]
 
 
-def last_matrices(recording: Recording) -> DocumentSection:
+def last_matrices(recording: RecordedPass) -> DocumentSection:
     logits = shown(recording, "head", Symbol("logits"), "one logit per token of the vocabulary")
     probabilities = to_array(recording.model.log_probabilities(recording.stored("head").cpu()).exp())
     equation = row(Symbol("P"), "=", Call("softmax", Symbol("logits")), "=", labelled(recording, probabilities))
@@ -315,20 +306,20 @@ def last_matrices(recording: Recording) -> DocumentSection:
     return DocumentSection("The head", [*after_norm(recording, "trunk.norm", "X"), logits, Formula(equation, note)])
 
 
-def after_norm(recording: Recording, name: str, read: str) -> list[Part]:
+def after_norm(recording: RecordedPass, name: str, read: str) -> list[Part]:
     """The output of a norm; empty if the model has none."""
     if recording.structure[name].formula == "identity":
         return []
     return [shown(recording, name, Call("norm", Symbol(read)))]
 
 
-def shown(recording: Recording, name: str, symbol: Expression, note: str = "") -> Formula:
+def shown(recording: RecordedPass, name: str, symbol: Expression, note: str = "") -> Formula:
     """A stream (T, D) with its name."""
     matrix = labelled(recording, recording.array(name), recording.dimensions(name)[0])
     return Formula(row(symbol, "=", matrix), f"{name}: {note}" if note else name)
 
 
-def labelled(recording: Recording, values: Array, meaning: str = "position") -> Matrix:
+def labelled(recording: RecordedPass, values: Array, meaning: str = "position") -> Matrix:
     """A matrix with a token label for each row; `meaning` is the meaning of the row dimension."""
     labels = [recording.token_on(meaning, position)[:LABEL] for position in range(len(values))]
     return Matrix(values, DIGITS if values.shape[1] <= WIDE else DIGITS - 1, labels)

@@ -24,7 +24,7 @@ from foretell.insight.page.contributions import (
 )
 from foretell.insight.page.family import Family, PositionFamily, last_number, value_family
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_whole
-from foretell.insight.page.traced_pass import PageModel, TracedPass, array
+from foretell.insight.page.page_pass import PageModel, PagePass, array
 
 MOST_NUMBERS = 10_000_000  # up to this many numbers of the layers, a file may have room for all
 LAST_POSITIONS = 8
@@ -91,7 +91,7 @@ def affordable_writes(page: PageModel, tokens: int) -> list[str]:
     return write_sections(page, tokens, max(1, FILE_OPERATIONS // max(1, write_operations(page))))
 
 
-def last_written(traced: TracedPass) -> int:
+def last_written(traced: PagePass) -> int:
     """The number of positions whose written tokens are in a file; all of them for a model without neurons."""
     page, tokens = traced.page, len(traced.ids)
     sections = [int(index.split(".")[1]) for index in affordable_writes(page, tokens)]
@@ -114,7 +114,7 @@ def values_at(blocks: Callable[[PageModel], list[list[BlockPart]]]) -> dict[str,
         parts = blocks(page)[layer_in(index)]
         return [value for part in parts for value in part.values if value.offset is not None]
 
-    def content(traced: TracedPass, index: str) -> np.ndarray:
+    def content(traced: PagePass, index: str) -> np.ndarray:
         parts = []
         for value in values(traced.page, index):
             axis = next(axis for axis, letter in enumerate(value.axes) if letter in "TS")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from foretell.insight.recording import UPDATES, stream_path, updates_of
+from foretell.insight.layers import UPDATES, stream_path, updates_of
 from foretell.model.decoder import Decoder
 from foretell.model.description import UNDECLARED
 from foretell.model.norm import RecordedNorm

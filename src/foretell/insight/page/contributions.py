@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from foretell.insight.attribution.stream_parts import part_names, part_of, sums_of
-from foretell.insight.neurons import Neurons
+from foretell.insight.layers import Neurons
 from foretell.insight.outcomes import Outcomes
-from foretell.insight.page.traced_pass import LENS_POSITIONS, TOP, PageModel, TracedPass, array
+from foretell.insight.page.page_pass import LENS_POSITIONS, TOP, PageModel, PagePass, array
 
 PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions per section
 NEURONS_SHOWN = 10  # neurons per position: those that add the longest vectors to the stream
@@ -31,7 +31,7 @@ def sections_of(length: int, at_once: int) -> int:
     return -(-min(length, LENS_POSITIONS) // at_once)
 
 
-def positions_of(traced: TracedPass, section: int, at_once: int) -> slice:
+def positions_of(traced: PagePass, section: int, at_once: int) -> slice:
     """The positions of a section; the first section begins where the lens does."""
     start = traced.lens_from + section * at_once
     return slice(start, min(len(traced.ids), start + at_once))
@@ -51,20 +51,20 @@ def neurons_in(page: PageModel, layer: int) -> Neurons:
 # --- heads and layers ------------------------------------------------------------------------------------------------
 
 
-def parts_of(traced: TracedPass) -> list[dict[str, Any]]:
+def parts_of(traced: PagePass) -> list[dict[str, Any]]:
     """All parts of the stream, and the bias of the head: name, layer, module and head of each.
 
     sum: the number of the module's sum, as in `sums_of`; for a module with one part, the part's number.
     """
     structure = traced.page.structure
-    names = part_names(traced.head_stream, traced.trace, traced.page.head_weights[1])
+    names = part_names(traced.head_stream, traced.recorded.trace, traced.page.head_weights[1])
     sums = enumerate(list(sums_of(structure, names).values())[:-1], start=len(names))
     number_of = {part: number for number, parts in sums for part in parts}
     return [{**part_of(structure, name), "sum": number_of.get(part, part)} for part, name in enumerate(names)]
 
 
 @torch.inference_mode()
-def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
+def logit_contributions(traced: PagePass, section: int) -> np.ndarray:
     """Id, logit and contributions of all N parts for K tokens after each of P positions: (P, K, 2 + N).
 
     The tokens are the most probable ones and, last, the next token of the text (at the end of the text, the most
@@ -72,13 +72,13 @@ def logit_contributions(traced: TracedPass, section: int) -> np.ndarray:
     """
     at = positions_of(traced, section, PARTS_AT_ONCE)
     weight, bias = traced.page.head_weights
-    logits = traced.page.model.decoder.head(traced.final[at])[:, : len(traced.page.vocabulary)]  # (P, V)
+    logits = traced.page.model.decoder.head(traced.recorded.hidden[at])[:, : len(traced.page.vocabulary)]  # (P, V)
     best = logits.topk(min(TOP, logits.shape[-1])).indices  # (P, K - 1)
     following = best[:, 0].clone()
     next_ids = torch.tensor(traced.ids[at.start + 1 : at.stop + 1], device=best.device, dtype=best.dtype)
     following[: len(next_ids)] = next_ids
     ids = torch.cat([best, following[:, None]], dim=-1)  # (P, K)
-    _, vectors = traced.head_stream.stacked(traced.trace, at)  # (N, P, D)
+    _, vectors = traced.head_stream.stacked(traced.recorded.trace, at)  # (N, P, D)
     parts = torch.einsum("npd,pkd->pkn", vectors, weight[ids].double())
     columns = [
         ids[..., None],
@@ -97,18 +97,18 @@ def outcomes_in(page: PageModel) -> Outcomes:
     return page.outcomes
 
 
-def outcome_logits(traced: TracedPass) -> np.ndarray:
+def outcome_logits(traced: PagePass) -> np.ndarray:
     """The outputs (C,)."""
     assert traced.outputs is not None, "the model has a task's head"
     return array(traced.outputs)
 
 
-def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tensor]:
+def shown_outcomes(traced: PagePass, at: slice) -> tuple[Tensor, Tensor, Tensor]:
     """Ids (K,), outputs and constants (K, 2), and weights (K, D) of the largest outputs and, as id -1, of the mean of
     all if there are several. The constant is the part of an output that does not come from the pass."""
     outcomes = outcomes_in(traced.page)
     assert traced.outputs is not None, "the model has a task's head"
-    own = outcomes.outputs(traced.final).double() - outcomes.constant
+    own = outcomes.outputs(traced.recorded.hidden).double() - outcomes.constant
     whole = traced.outputs.double()
     if outcomes.kind == "tags":
         own, whole = own[at.start], whole[at.start]
@@ -126,25 +126,27 @@ def shown_outcomes(traced: TracedPass, at: slice) -> tuple[Tensor, Tensor, Tenso
 
 
 @torch.inference_mode()
-def outcome_parts(traced: TracedPass, position: int | str) -> np.ndarray:
+def outcome_parts(traced: PagePass, position: int | str) -> np.ndarray:
     """Id, output, constant and contributions of all N parts for K outputs: (1, K, 3 + N)."""
     at, values = outcomes_in(traced.page).positions(len(traced.ids), position), torch.zeros(0)
     ids, numbers, weight = shown_outcomes(traced, at)
     for start in range(at.start, at.stop, PARTS_AT_ONCE):
-        _, vectors = traced.head_stream.stacked(traced.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE)))
+        _, vectors = traced.head_stream.stacked(
+            traced.recorded.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE))
+        )
         part = torch.einsum("npd,kd->kn", vectors, weight) / (at.stop - at.start)
         values = values + part if len(values) else part
     return array(torch.cat([ids[:, None].double(), numbers, values], dim=-1).float()[None])
 
 
 @torch.inference_mode()
-def outcome_tokens(traced: TracedPass, position: int | str) -> np.ndarray:
+def outcome_tokens(traced: PagePass, position: int | str) -> np.ndarray:
     """The contributions of all T tokens to K outputs, (T, K)."""
     at = outcomes_in(traced.page).positions(len(traced.ids), position)
     _, _, weight = shown_outcomes(traced, at)
     count = at.stop - at.start
     directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
-    return array(traced.head_stream.by_token(traced.trace, at, directions).sum(0).T.float())
+    return array(traced.head_stream.by_token(traced.recorded.trace, at, directions).sum(0).T.float())
 
 
 # --- neurons ---------------------------------------------------------------------------------------------------------
@@ -164,9 +166,9 @@ class StrongestNeurons:
 
 
 @torch.inference_mode()
-def strongest_neurons(traced: TracedPass, layer: int) -> StrongestNeurons:
+def strongest_neurons(traced: PagePass, layer: int) -> StrongestNeurons:
     neurons = neurons_in(traced.page, layer)
-    recorded = {name: traced.trace[name][0].float() for name in neurons.values}  # (T, F) each
+    recorded = {name: traced.recorded.trace[name][0].float() for name in neurons.values}  # (T, F) each
     factors = torch.stack([recorded[name] for name in neurons.factors]).prod(dim=0)
     lengths = factors.abs() * neurons.down.weight.float().norm(dim=0)
     ids = lengths.topk(min(NEURONS_SHOWN, lengths.shape[-1])).indices  # (T, K)
@@ -175,7 +177,7 @@ def strongest_neurons(traced: TracedPass, layer: int) -> StrongestNeurons:
 
 
 @torch.inference_mode()
-def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
+def neuron_writes(traced: PagePass, layer: int, section: int) -> np.ndarray:
     """The tokens whose logits each of K neurons raises and lowers most, at P positions: (P, K, 2 * TOKENS_WRITTEN, 2).
 
     The last axis has the token id and the neuron's direct contribution to the logit.
@@ -184,7 +186,7 @@ def neuron_writes(traced: TracedPass, layer: int, section: int) -> np.ndarray:
     neurons, strongest = neurons_in(traced.page, layer), strongest_neurons(traced, layer)
     columns = neurons.down.weight.T[strongest.ids[at]].double()  # (P, K, D)
     vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
-    carried = traced.head_stream.carry(neurons.update, vectors, traced.trace, at)
+    carried = traced.head_stream.carry(neurons.update, vectors, traced.recorded.trace, at)
     weight, _ = traced.page.head_weights
     rows = weight[: len(traced.page.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretell.errors import UsageError
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded
-from foretell.insight.page.traced_pass import PageModel, TracedPass
+from foretell.insight.page.page_pass import PageModel, PagePass
 
 DIGITS = 12  # maximum digits of a number in a name
 Index = int | str  # a string has several numbers or names, joined by points as in the name of the section
@@ -33,7 +33,7 @@ class Family:
     """
 
     name: str
-    content: Callable[[TracedPass, Any], Any]
+    content: Callable[[PagePass, Any], Any]
     pack: Callable[[str, Any], PackedSection] = pack_rounded
     indices: Callable[[PageModel], Sequence[Index]] = once
     needs: Callable[[PageModel, Any], Sequence[str]] = lambda page, index: ()
@@ -48,7 +48,7 @@ class Family:
         """The section for a live page, in float32 without rounding, so that a number equals its explanation."""
         return (pack_exact if self.pack is pack_rounded else self.pack)(self.section_name(index), content)
 
-    def section(self, traced: TracedPass, index: Index) -> PackedSection:
+    def section(self, traced: PagePass, index: Index) -> PackedSection:
         return self.pack(self.section_name(index), self.content(traced, index))
 
     def file_indices(self, page: PageModel, tokens: int) -> Sequence[Index]:
@@ -84,7 +84,7 @@ class PositionFamily(Family):
     sizes: Callable[[PageModel], Sequence[int]] = lambda page: ()  # limits of the numbers before the position
     is_of_source: bool = False  # the positions count tokens of the source
 
-    def check(self, traced: TracedPass, index: Index) -> None:
+    def check(self, traced: PagePass, index: Index) -> None:
         """Raise UsageError for a position after the text or the source."""
         length = traced.page.source_length if self.is_of_source else len(traced.ids)
         if last_number(index) >= length:

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretell.insight.page.block_values import SUBLAYERS
 from foretell.insight.page.contributions import PARTS_AT_ONCE, WRITES_AT_ONCE
-from foretell.insight.page.traced_pass import PageModel, TracedPass
+from foretell.insight.page.page_pass import PageModel, PagePass
 
 FORMAT = "foretell.page/1"
 
@@ -21,7 +21,7 @@ def heading_of(name: str) -> str:
     return name
 
 
-def pass_outline(traced: TracedPass) -> dict[str, Any]:
+def pass_outline(traced: PagePass) -> dict[str, Any]:
     """The text of a pass and its tokens, and the tokens of the source that an encoder read."""
     tokens = token_list(traced.ids, traced.pieces)
     if traced.page.levels is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.insight.page.traced_pass import check_finite, steps
+from foretell.insight.page.page_pass import check_finite, steps
 
 COMPRESSION = 6
 ROUNDED = (("rounded16", "<i2", 2**15 - 1), ("rounded32", "<i4", 2**31 - 1))  # kind, dtype, largest number

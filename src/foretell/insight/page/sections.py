@@ -19,7 +19,7 @@ from foretell.insight.page.contributions import outcome_logits, outcome_parts, o
 from foretell.insight.page.family import Family, Index, PositionFamily, once, per_layer, value_family
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
-from foretell.insight.page.traced_pass import STEPS, PageModel, TracedPass, array
+from foretell.insight.page.page_pass import STEPS, PageModel, PagePass, array
 
 THUMB_CELLS = 64  # cells per side of a small map; for longer texts a cell shows its largest weight
 FILE_NUMBERS = 100_000_000  # optional numbers recorded for a file; more would not fit
@@ -58,7 +58,7 @@ def embedding_family(name: str, value: str) -> Family:
     """One term of the embedding; there is no section if the embedding has only one term."""
     return Family(
         f"embed.{name}",
-        lambda traced, _: array(traced.trace[value].expand(1, -1, -1)[0]),
+        lambda traced, _: array(traced.recorded.trace[value].expand(1, -1, -1)[0]),
         indices=lambda page: range("embed.position" in page.structure.values),
         needs=lambda page, _: [value],
         left_out=EMBEDDING,
@@ -67,7 +67,7 @@ def embedding_family(name: str, value: str) -> Family:
 
 def task_family(
     name: str,
-    content: Callable[[TracedPass, int], Any],
+    content: Callable[[PagePass, int], Any],
     pack: Callable[[str, Any], PackedSection] = pack_exact,
     needs: Callable[[PageModel, Any], Sequence[str]] = lambda page, _: (),
     has_tags: bool = True,
@@ -96,13 +96,14 @@ TAG_PARTS = TagFamily("outcomes.parts.{}", outcome_parts, pack_exact, needs=stre
 TAG_TOKENS = TagFamily("outcomes.tokens.{}", outcome_tokens, pack_exact, needs=token_needs)
 
 
-def norms(traced: TracedPass, _: int) -> np.ndarray:
+def norms(traced: PagePass, _: int) -> np.ndarray:
     """The Euclidean norms (P, T) of the stream at all points."""
-    streams = (traced.trace[point.name][0] for point in traced.page.points)  # copying all takes 30 times as long
+    # Copying all streams takes 30 times as long
+    streams = (traced.recorded.trace[point.name][0] for point in traced.page.points)
     return np.stack([array(torch.linalg.vector_norm(stream, dim=-1, dtype=torch.float64)) for stream in streams])
 
 
-def thumbs(traced: TracedPass, layer: int) -> np.ndarray:
+def thumbs(traced: PagePass, layer: int) -> np.ndarray:
     """The attention of all heads of a layer (H, N, N) in at most THUMB_CELLS cells per side, in ten-thousandths."""
     T = len(traced.ids)
     visible = traced.visible(layer).cpu().numpy()
@@ -113,7 +114,7 @@ def thumbs(traced: TracedPass, layer: int) -> np.ndarray:
     return np.maximum.reduceat(np.maximum.reduceat(weights, first, axis=1), first, axis=2)
 
 
-def lens_row(traced: TracedPass, position: int) -> np.ndarray:
+def lens_row(traced: PagePass, position: int) -> np.ndarray:
     lens = traced.lens_at(position)
     columns = (lens.ids, lens.probabilities, lens.logits, lens.following, lens.ranks, lens.entropies)
     return np.column_stack([column.astype(np.float32) for column in columns])
@@ -179,10 +180,10 @@ LENS_AT = PositionFamily(
 )
 BY_POSITION = (LENS_AT, TAG_PARTS, TAG_TOKENS, STREAMS_AT, VALUES_AT, ENCODER_AT)
 # The loss of each token except the first, in nats
-LOSSES = Family("losses", lambda traced, _: traced.losses(), pack_exact)
+LOSSES = Family("losses", lambda traced, _: np.array(traced.recorded.losses), pack_exact)
 
 
-def outline(traced: TracedPass, _: int) -> str:
+def outline(traced: PagePass, _: int) -> str:
     """The outline of the model for a live page, with its sections; fetched once per model."""
     listed = {"available": list(all_sections(traced.page)), "byPosition": [family.prefix for family in BY_POSITION]}
     return json.dumps({**model_outline(traced.page), **listed}, ensure_ascii=False)

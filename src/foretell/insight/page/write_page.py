@@ -28,8 +28,8 @@ from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
 from foretell.insight.page.outline import heading_of, model_outline, pass_outline
 from foretell.insight.page.packing import PackedSection, pack_weights
+from foretell.insight.page.page_pass import PageModel, PagePass
 from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
-from foretell.insight.page.traced_pass import PageModel, TracedPass
 from foretell.language_model import LanguageModel
 from foretell.typesetting.text import printable
 
@@ -56,7 +56,7 @@ class Contents:
         return size_of([*self.sections, *self.rest])
 
 
-def choose(traced: TracedPass, room: int, limit: int) -> Contents:
+def choose(traced: PagePass, room: int, limit: int) -> Contents:
     """The sections that fit into `room` bytes of a page of at most `limit` bytes."""
     contents = Contents(sections=list(required(traced)), cut=kept_positions(traced))
     reason = f"since the page would exceed {in_megabytes(limit)}"
@@ -77,14 +77,14 @@ def choose(traced: TracedPass, room: int, limit: int) -> Contents:
     return contents
 
 
-def required(traced: TracedPass) -> Iterator[PackedSection]:
+def required(traced: PagePass) -> Iterator[PackedSection]:
     """The sections that every page needs, except attention."""
     for family in FAMILIES:
         if not family.left_out:
             yield from (family.section(traced, index) for index in family.indices(traced.page))
 
 
-def kept_positions(traced: TracedPass) -> list[str]:
+def kept_positions(traced: PagePass) -> list[str]:
     """Sentences about values that are computed only for the last positions."""
     total = len(traced.ids)
     kept = {"The logit lens is": total - traced.lens_from, "The tokens that neurons write are": last_written(traced)}
@@ -93,7 +93,7 @@ def kept_positions(traced: TracedPass) -> list[str]:
     ]
 
 
-def groups_of(families: list[Family], traced: TracedPass) -> list[list[tuple[Family, Index]]]:
+def groups_of(families: list[Family], traced: PagePass) -> list[list[tuple[Family, Index]]]:
     """The sections of families that are kept or left out together."""
     groups: dict[Any, list[tuple[Family, Index]]] = {}
     for family in families:
@@ -111,7 +111,7 @@ def in_megabytes(size: int) -> str:
     return f"{size / 1e6:.3g} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def add_attention(contents: Contents, traced: TracedPass, room: int, reason: str) -> None:
+def add_attention(contents: Contents, traced: PagePass, room: int, reason: str) -> None:
     """Add the attention of every head; of the last queries only if all rows are too large."""
     T, layers = len(traced.ids), range(traced.page.config.num_layers)
     sections = [attention_section(traced, layer, 0) for layer in layers]
@@ -127,7 +127,7 @@ def add_attention(contents: Contents, traced: TracedPass, room: int, reason: str
     contents.sections += sections
 
 
-def attention_section(traced: TracedPass, layer: int, first_query: int) -> PackedSection:
+def attention_section(traced: PagePass, layer: int, first_query: int) -> PackedSection:
     """The weights of one layer from `first_query` on."""
     window = traced.page.config.windows[layer] or len(traced.ids)
     skipped = sum(min(query + 1, window) for query in range(first_query))
@@ -141,7 +141,7 @@ LIVE = "live/"  # the folder of modules for the live page only
 MARK = re.compile(r"{{(\w+)}}")
 
 
-def document_of(traced: TracedPass, contents: Contents) -> str:
+def document_of(traced: PagePass, contents: Contents) -> str:
     """The whole document of a file. It fetches nothing, and no user text becomes markup."""
     head = f"""<link rel="icon" href="data:,">
 <style>
@@ -260,13 +260,13 @@ def write_page(
 
 def record_all(
     model: LanguageModel, text: str, outcomes: Outcomes | None = None, levels: np.ndarray | None = None
-) -> TracedPass:
+) -> PagePass:
     """A pass over a text with the values for all sections of a file."""
     page, ids = PageModel.of(model, outcomes, levels), model.encode_fitting(text)
     return page.record(ids, text, values_of_file(page, len(ids)))
 
 
-def write_traced(traced: TracedPass, path: str | Path, target: Path, budget_bytes: int = PAGE_BYTES) -> PageReport:
+def write_traced(traced: PagePass, path: str | Path, target: Path, budget_bytes: int = PAGE_BYTES) -> PageReport:
     """Write the page of an existing pass into `target`, which `check_target` made of the path."""
     contents, document = make_page(traced, budget_bytes)
     write_text(target, document)
@@ -281,7 +281,7 @@ def page_html(model: LanguageModel, text: str, budget_bytes: int = PAGE_BYTES) -
 
 
 def make_page(
-    traced: TracedPass,
+    traced: PagePass,
     budget_bytes: int = PAGE_BYTES,
     remarks: Iterable[str] = (),
     choice: Mapping[str, int] | None = None,
@@ -307,7 +307,7 @@ def make_page(
     return contents, document
 
 
-def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
+def structure_of(traced: PagePass, contents: Contents) -> dict[str, Any]:
     """The unpacked data of a file: the pass, what was left out, and the list of sections."""
     return {
         **model_outline(traced.page),

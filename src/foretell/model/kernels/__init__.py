@@ -1,1 +1,22 @@
-"""Faster forms of layers for a device or precision, each equal to its plain form within a tested bound."""
+"""Compiled kernels for a CPU: a decoder prepared for generation, its strict form, and what there is to compile.
+
+The rest of the project imports from here alone. numba is imported by the first function that needs it.
+"""
+
+from foretell.model.kernels.fast_decoder import (
+    compile_kernels,
+    compiled_softmax_sums,
+    is_compiling,
+    needed_kernels,
+    prepare_for_generation,
+)
+from foretell.model.kernels.strict import strict_copy
+
+__all__ = [
+    "compile_kernels",
+    "compiled_softmax_sums",
+    "is_compiling",
+    "needed_kernels",
+    "prepare_for_generation",
+    "strict_copy",
+]

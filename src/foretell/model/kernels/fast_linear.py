@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
+from foretell.model.cpu_matmul import CPULinear, CPUTiedHead, is_bfloat16_slow
 from foretell.model.decoder import TiedHead
-from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead, is_bfloat16_slow
-from foretell.model.kernels.dispatch import plain_form
+from foretell.model.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.matmul import Matmul, make_matmul
 from foretell.model.kernels.packing import LANES, PackedMatrix, pack_floats, pack_int4, pack_int8

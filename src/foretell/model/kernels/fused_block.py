@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
+from foretell.model.dispatch import plain_form
 from foretell.model.kernels.block_program import BLOCK, PASS, PHASES
-from foretell.model.kernels.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import (
     FastWeight,

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.fast_linear import Sources
 from foretell.model.kernels.pass_program import NORMED, compute_norm
-from foretell.model.kernels.rms_norm import CPURMSNorm
 from foretell.model.kernels.threads import LINE, run_on_threads
 from foretell.model.norm import LayerNorm, RMSNorm
+from foretell.model.rms_norm import CPURMSNorm
 from foretell.model.surgery import recast
 
 

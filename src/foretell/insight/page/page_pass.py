@@ -1,4 +1,4 @@
-"""A traced pass over a text, and the arrays for a page, each computed when requested."""
+"""A recorded pass for a page, and its arrays, each computed when requested."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from foretell.config.model import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights, replaced_updates
-from foretell.insight.neurons import Neurons, neurons_of
+from foretell.insight.layers import Neurons, encoder_weights, memory_weights_of, neurons_of, updates_of, weights_of
 from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.block_values import SUBLAYERS, BlockPart, BlockValue, block_parts, same_numbers
-from foretell.insight.recording import encoder_weights, memory_weights_of, updates_of, weights_of
+from foretell.insight.recorded_pass import RecordedPass, record
 from foretell.insight.replacement import Replacement, replaced_names
 from foretell.insight.trace import TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model
@@ -190,44 +190,44 @@ class PageModel:
         replace: Mapping[str, Replacement] | None = None,
         budget_bytes: int = TRACE_BYTES,
         kv: KVView | None = None,
-    ) -> TracedPass:
+    ) -> PagePass:
         """Run the model once over ids and record these values; replacements are as in `Trace`.
 
         kv: the view of the pass, for a caller that keeps keys and values.
         """
-        decoder = self.model.decoder
-        batch = torch.tensor([ids], device=self.model.device)
+        decoder, options = self.model.decoder, {"replace": replace, "structure": self.structure}
         replaced = replaced_updates(self.structure, {*replaced_names(decoder), *(replace or ())})
-        wanted, budget = list(dict.fromkeys([*names, *replaced])), budget_bytes
-        with Trace(decoder, wanted, replace=replace, budget_bytes=budget, structure=self.structure) as trace:
-            final = decoder.hidden(batch, kv)[0]  # (T, D)
-            logits = decoder.head(final[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
-        with Trace(decoder, replace=replace, structure=self.structure):  # the changes apply to all sequences
-            outputs = None if self.outcomes is None else self.outcomes.read(decoder, final)
-        return TracedPass(self, text, ids, self.model.texts_of(ids), trace, final, logits, outputs, replaced)
+        select = list(dict.fromkeys([*names, *replaced]))
+        recorded = record(self.model, ids, select, budget_bytes=budget_bytes, kv=kv, **options)
+        with Trace(decoder, **options):  # the changes also apply to the head and to other sequences
+            logits = decoder.head(recorded.hidden[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
+            outputs = None if self.outcomes is None else self.outcomes.read(decoder, recorded.hidden)
+        return PagePass(self, text, self.model.texts_of(ids), recorded, logits, outputs, replaced)
 
 
 @dataclass(frozen=True, eq=False)
-class TracedPass:
-    """The recorded values of one pass over T tokens. final: the stream (T, D) that the head reads.
+class PagePass:
+    """One pass over T tokens, for a page.
 
     outputs: the outputs of a task's head, as in `Outcomes`. replaced: updates of the stream that were changed.
     """
 
     page: PageModel
     text: str
-    ids: list[int]
     pieces: list[str]
-    trace: Trace
-    final: Tensor
+    recorded: RecordedPass
     last_logits: Tensor
     outputs: Tensor | None = None
     replaced: Sequence[str] = ()
     _lens: dict[int, LensArrays] = field(default_factory=dict)
 
+    @property
+    def ids(self) -> list[int]:
+        return self.recorded.ids
+
     def has(self, names: Iterable[str]) -> bool:
         """True if the pass has recorded these values."""
-        return set(names) <= set(self.trace.selected)
+        return set(names) <= set(self.recorded.trace.selected)
 
     @cached_property
     def head_stream(self) -> Term:
@@ -236,7 +236,7 @@ class TracedPass:
 
     def array(self, name: str) -> np.ndarray:
         """A recorded value without its row axis."""
-        return array(self.trace[name][0])
+        return array(self.recorded.trace[name][0])
 
     @property
     def logits(self) -> np.ndarray:
@@ -250,11 +250,11 @@ class TracedPass:
     def attention(self, layer: int) -> np.ndarray:
         """The weights (H, N) of the N visible (query, key) pairs, row by row, as whole multiples of 0.0001."""
         name = self.page.attention[layer].weights
-        return whole_steps(name, array(self.trace[name][0][:, self.visible(layer)]))
+        return whole_steps(name, array(self.recorded.trace[name][0][:, self.visible(layer)]))
 
     def visible(self, layer: int) -> Tensor:
         """The keys that each token may see in a layer, (T, S)."""
-        ids = torch.tensor([self.ids], device=self.final.device)
+        ids = torch.tensor([self.ids], device=self.recorded.hidden.device)
         return FreshKVView(ids).mask(self.page.config.windows[layer]).allowed[0, 0]
 
     def memory_weights(self, name: str) -> np.ndarray:
@@ -270,7 +270,7 @@ class TracedPass:
     def lens(self, point: int) -> LensArrays:
         """The lens of the last LENS_POSITIONS positions, at one of the lens points; computed once."""
         if point not in self._lens:
-            stream = self.trace[self.page.points[self.page.lens_points[point]].name][0, self.lens_from :]
+            stream = self.recorded.trace[self.page.points[self.page.lens_points[point]].name][0, self.lens_from :]
             self._lens[point] = self._read_lens(stream, [*self.ids[self.lens_from + 1 :], -1])
         return self._lens[point]
 
@@ -278,16 +278,11 @@ class TracedPass:
     def lens_at(self, position: int) -> LensArrays:
         """The lens of one position, at all P lens points."""
         points = [self.page.points[point].name for point in self.page.lens_points]
-        stream = torch.stack([self.trace[name][0, position] for name in points])  # (P, D)
+        stream = torch.stack([self.recorded.trace[name][0, position] for name in points])  # (P, D)
         return self._read_lens(stream, [*self.ids, -1][position + 1 : position + 2] * len(points))
 
     def _read_lens(self, stream: Tensor, targets: list[int]) -> LensArrays:
         return read_lens(self.page.model.decoder, stream, len(self.last_logits), TOP, targets)
-
-    @torch.inference_mode()
-    def losses(self) -> np.ndarray:
-        """The losses (T-1,) of the tokens of the text after the first, in nats."""
-        return array(-self.page.model.token_log_probabilities(self.ids, self.final))
 
     @cached_property
     def row_ids(self) -> list[int]:

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.model.attention import EagerAttention, SDPAttention
+from foretell.model.cpu_matmul import CPULinear, CPUTiedHead
 from foretell.model.decoder import TiedHead
-from foretell.model.kernels.cpu_matmul import CPULinear, CPUTiedHead
-from foretell.model.kernels.rms_norm import CPURMSNorm
-from foretell.model.kernels.short_attention import MAX_LENGTH, DropoutAttention, ShortAttention
 from foretell.model.norm import RMSNorm
+from foretell.model.rms_norm import CPURMSNorm
+from foretell.model.short_attention import MAX_LENGTH, DropoutAttention, ShortAttention
 from foretell.model.surgery import recast, replace
 
 ALIGNMENT = 128  # tokens

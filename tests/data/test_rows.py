@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretell.data.loader import EpochOrder, RowStream, iter_row_batches, loss_split
+from foretell.data.batch import PADDING
+from foretell.data.loader import EpochOrder
+from foretell.data.rows import PackedRows, PaddedRows, RowStream, TokensInMemory, loss_split, pack
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import TokenStore
 
@@ -34,7 +36,7 @@ def store(tmp_path: Path) -> TokenStore:
 
 
 def test_a_batch_is_padded_to_its_longest_row_and_padding_is_not_in_the_loss(store: TokenStore) -> None:
-    batch = RowStream.open(store, "train").batch([1, 0])
+    batch = PaddedRows(RowStream.open(store, "train")).make_batch([1, 0])
     assert batch.ids.tolist() == [[5, 6, 0], [1, 2, 3]]
     assert batch.targets.tolist() == [[6, 0, 0], [2, 3, 4]]
     assert batch.loss_weights.tolist() == [[1, 0, 0], [1, 1, 1]]
@@ -44,7 +46,7 @@ def test_a_batch_is_padded_to_its_longest_row_and_padding_is_not_in_the_loss(sto
 def test_with_a_loss_mask_only_its_tokens_are_targets(store: TokenStore) -> None:
     rows = RowStream.open(store, "answers")
     for row, first in enumerate(FIRST_TARGETS):
-        batch = rows.batch([row])
+        batch = PaddedRows(rows).make_batch([row])
         counted = batch.targets[batch.loss_weights == 1].tolist()
         assert counted == ROWS[row][first:]
         assert rows.prompt(row) == ROWS[row][:first]
@@ -71,8 +73,8 @@ def test_every_row_comes_once_per_epoch_in_a_new_order(batch_size: int, store: T
     epochs = [tuple(rows[first : first + 4]) for first in range(0, 40, 4)]
     assert all(sorted(epoch) == [0, 1, 2, 3] for epoch in epochs)
     assert len(set(epochs)) > 3
-    stream = RowStream.open(store, "train")
-    seen = [int(row[0]) for step in range(4) for row in stream.batch(order.items(step, batch_size)).ids]
+    batches = PaddedRows(RowStream.open(store, "train"), seed=1)
+    seen = [int(row[0]) for step in range(4) for row in batches.batch(step, batch_size).ids]
     assert seen == [ROWS[row][0] for row in rows[: 4 * batch_size]]
 
 
@@ -88,12 +90,65 @@ def test_the_order_is_a_function_of_name_seed_and_step() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_every_token_but_the_first_of_each_row_is_evaluated_once(batch_size: int, store: TokenStore) -> None:
-    batches = iter_row_batches(RowStream.open(store, "train"), batch_size)
+    batches = PaddedRows(RowStream.open(store, "train")).iter_batches(batch_size)
     targets = Counter(token for batch in batches for token in batch.targets[batch.loss_weights == 1].tolist())
     assert targets == Counter(token for row in ROWS for token in row[1:])
 
 
 @pytest.mark.parametrize(("max_tokens", "rows"), [(1, [1]), (7, [1, 7]), (14, [1, 5, 7, 10]), (99, [1, 5, 7, 10])])
 def test_max_tokens_keeps_rows_evenly_spread(max_tokens: int, rows: list[int], store: TokenStore) -> None:
-    batches = iter_row_batches(RowStream.open(store, "train"), 2, max_tokens)
+    batches = PaddedRows(RowStream.open(store, "train")).iter_batches(2, max_tokens)
     assert [int(row[0]) for batch in batches for row in batch.ids] == rows
+
+
+# --- packed -----------------------------------------------------------------------------------------------------------
+
+
+def in_memory(rows: list[list[int]], loss: list[list[int]] | None = None) -> RowStream:
+    return RowStream(TokensInMemory(rows), None if loss is None else TokensInMemory(loss))
+
+
+def test_rows_are_filled_by_best_fit() -> None:
+    rows = pack([5, 3, 2, 6, 4], room=8)
+    assert sorted(item for row in rows for item in row) == [0, 1, 2, 3, 4]
+    assert rows == [[3, 2], [0, 1], [4]]
+
+
+def test_a_packed_row_token_by_token() -> None:
+    rows = in_memory([[11, 12, 13, 14], [21, 22, 23]], [[0, 0, 1, 1], [0, 1, 1]])
+    batch = PackedRows(rows, context_length=8).make_batch([0])
+    assert batch.ids.tolist() == [[11, 12, 13, 14, 21, 22]]
+    assert batch.targets.tolist() == [[12, 13, 14, 21, 22, 23]]
+    assert batch.loss_weights.tolist() == [[0, 1, 1, 0, 1, 1]]  # no prompt, and nothing of the next row
+    assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 3, 0, 1]]
+    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0, 0, 0, 0, 1, 1]]
+
+
+def test_packed_rows_without_a_loss_mask_learn_all_tokens_but_the_first_of_each() -> None:
+    batch = PackedRows(in_memory([[11, 12, 13, 14], [21, 22, 23]]), context_length=8).make_batch([0])
+    assert batch.loss_weights.tolist() == [[1, 1, 1, 0, 1, 1]]
+
+
+def test_padding_is_not_learned() -> None:
+    packed = PackedRows(in_memory([[1, 2, 3], [4, 5, 6, 7]], [[0, 1, 1], [0, 0, 0, 1]]), 3)
+    batch = packed.make_batch([1])
+    assert batch.loss_weights.tolist() == [[1, 1, 0]]
+    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0, 0, 0]] and PADDING < 0
+
+
+def test_every_packed_row_is_read_once_per_epoch() -> None:
+    packed = PackedRows(in_memory([[index] * 5 for index in range(12)]), 10, seed=3)
+    orders = [[packed.order.item(epoch * len(packed) + index) for index in range(len(packed))] for epoch in range(3)]
+    assert all(sorted(order) == list(range(len(packed))) for order in orders)
+    assert orders[0] != orders[1]
+
+
+def test_packed_and_padded_rows_have_the_same_targets(store: TokenStore) -> None:
+    rows = RowStream.open(store, "answers")
+    targets = [
+        Counter(
+            token for batch in arranged.iter_batches(2) for token in batch.targets[batch.loss_weights == 1].tolist()
+        )
+        for arranged in (PackedRows(rows, 8), PaddedRows(rows))
+    ]
+    assert targets[0] == targets[1] and sum(targets[0].values()) == rows.num_targets

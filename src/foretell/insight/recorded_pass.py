@@ -1,8 +1,8 @@
-"""A pass over a text: its recorded values as exact NumPy arrays, and its prediction at a position."""
+"""A pass over a text: its recorded values as exact NumPy arrays, its logits and losses, and the weights it used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -17,10 +17,11 @@ from foretell.config.model import ModelConfig
 from foretell.errors import UsageError, check_type
 from foretell.insight.address import MEMORY_PREFIX, POSITIONS_OF_TEXT, Address, Dimensions, dimensions_of, one_row
 from foretell.insight.implied_values import implied_values
-from foretell.insight.trace import Trace
+from foretell.insight.replacement import Replacement
+from foretell.insight.trace import TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
-from foretell.model.decoder import HEAD, Decoder, check_logits, rows_at_once
-from foretell.model.description import UNKNOWN_FORMULA
+from foretell.model.cache import KVView
+from foretell.model.decoder import HEAD, check_logits, rows_at_once
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, quantized_layers, stored_matrix
 from foretell.model.structure import Structure, Value
@@ -46,30 +47,6 @@ def steady_ids(model: LanguageModel, text: str | list[int]) -> list[int]:
         raise UsageError("the text is empty; give at least one id")
     model.decoder.check_length(len(text))
     return text
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A model's next-token prediction at position `at` of the ids; later ids do not influence it."""
-
-    model: LanguageModel
-    ids: list[int]
-    at: int
-
-    def logits(self) -> Tensor:
-        """Run the model: logits (V,) at the position, only for the tokenizer's tokens."""
-        hidden = self.model.decoder.hidden(torch.tensor([self.ids], device=self.model.device))  # (1, T, D)
-        logits = self.model.decoder.head(hidden[:, self.at : self.at + 1])[0, 0, : self.model.tokenizer.vocab_size]
-        return check_logits(logits)
-
-    def __str__(self) -> str:
-        return f"after {ending(self.model.tokenizer.decode(self.ids[: self.at + 1]))} (position {self.at})"
-
-
-def make_prediction(model: LanguageModel, text: str | list[int], at: int = -1) -> Prediction:
-    """The prediction after token `at` of a text or ids, counted from 0, or from the end if negative."""
-    ids = steady_ids(model, text)
-    return Prediction(model, ids, resolve_position(at, len(ids)))
 
 
 def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) -> int:
@@ -109,8 +86,8 @@ def to_array(value: Tensor) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
-    """A recorded pass over a text. Arrays are float64, which represents the recorded numbers exactly."""
+class RecordedPass:
+    """A recorded pass over a text, also with a memory. Arrays are float64, which represents the numbers exactly."""
 
     model: LanguageModel
     ids: list[int]
@@ -169,6 +146,10 @@ class Recording:
         with torch.no_grad():
             return self.model.decoder.head(self.hidden[position]).cpu()
 
+    def next_logits(self, position: int) -> Tensor:
+        """The logits (V,) after a position, only of the tokenizer's tokens. Raises the error of `check_logits`."""
+        return check_logits(self.logits(position)[: self.model.tokenizer.vocab_size])
+
     def pass_logits(self, position: int) -> Tensor:
         """The logits (V,) after a position, bit-identical to a pass over all; a single row may round differently."""
         if "head" in self.trace.selected:
@@ -224,6 +205,14 @@ class Recording:
         kind = type(module).__name__
         raise UsageError(f"{value.module} is a {kind}, whose weight is not a parameter and cannot be shown")
 
+    def position(self, at: int) -> int:
+        """A position counted from 0; a negative `at` counts from the end."""
+        return resolve_position(at, len(self.ids))
+
+    def after(self, position: int) -> str:
+        """`after 'the end of the text' (position 3)`."""
+        return f"after {ending(self.model.tokenizer.decode(self.ids[: position + 1]))} (position {position})"
+
     def token(self, position: int) -> str:
         """The token at a position, in quotes."""
         return self.named(self.ids[position])
@@ -255,18 +244,28 @@ class Recording:
         return words
 
 
-def record(model: LanguageModel, text: str | list[int], select: str | list[str]) -> Recording:
-    """Run the model over a text and record the selected names.
+def record(
+    model: LanguageModel,
+    text: str | list[int],
+    select: str | Sequence[str],
+    replace: Mapping[str, Replacement] | None = None,
+    *,
+    structure: Structure | None = None,
+    budget_bytes: int = TRACE_BYTES,
+    kv: KVView | None = None,
+) -> RecordedPass:
+    """Run the model once over a text and record the selected names; the options are those of `Trace`.
 
-    Raises the errors of `steady_ids`.
+    kv: the view of the pass, for a caller that keeps keys and values. Raises the errors of `steady_ids`.
     """
     ids = steady_ids(model, text)
-    with torch.no_grad(), Trace(model, select) as trace:
-        hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))  # (1, T, D)
+    trace = Trace(model, select, replace=replace, budget_bytes=budget_bytes, structure=structure)
+    with torch.no_grad(), trace:
+        hidden = model.decoder.hidden(torch.tensor([ids], device=model.device), kv)  # (1, T, D)
         # If the head is not selected, the logits of all positions are not needed
         if any(name.partition(".")[0] == HEAD for name in trace.selected):
             model.decoder.head(hidden)
-    return Recording(model, ids, trace, hidden[0])
+    return RecordedPass(model, ids, trace, hidden[0])
 
 
 @dataclass(frozen=True)
@@ -284,69 +283,3 @@ class TracedScalar:
     def source(self) -> str:
         """The name of the first value that the number is computed from."""
         return self.value.reads[0]
-
-
-def address_of(name: str, *index: int | str) -> str:
-    """`name[1,3]`, or `name[1,:]` for a vector, with ":" for the index of its elements; without indices, `name`."""
-    return f"{name}[{','.join(map(str, index))}]" if index else name
-
-
-UPDATES = ("residual", "replacement")  # formulas of values that read the stream and an update
-
-
-def stream_path(structure: Structure, layer: int) -> list[Value]:
-    """The successive values of the stream in a layer, in the order of the pass.
-
-    They are the stream after each update and, in post-norm models, the output of each norm. An undeclared layer has
-    only its output.
-    """
-    start, name = structure.stream[layer : layer + 2]
-    path = []
-    while name != start and name in structure.values:
-        value = structure[name]
-        if value.formula:
-            path.append(value)
-        name = value.reads[0] if value.reads else start
-    return path[::-1]
-
-
-def updates_of(decoder: Decoder, structure: Structure, layer: int) -> list[Value]:
-    """The values of a layer that add an update to the stream, or replace the stream by it.
-
-    Raises `UsageError`, naming path and class, if the layer's class does not declare any.
-    """
-    updates = [value for value in stream_path(structure, layer) if value.formula in UPDATES]
-    if not updates:
-        block = structure.stream[layer + 1]
-        kind = type(decoder.get_submodule(block)).__name__
-        raise UsageError(f"{block} is a {kind}, which does not declare what it adds to the residual stream")
-    return updates
-
-
-def weights_of(decoder: Decoder, structure: Structure, layer: int) -> Value:
-    """The attention weights (B, H, T, S) of a layer, before dropout.
-
-    Raises `UsageError`, naming path and class, if no module of the layer declares any.
-    """
-    block = structure.stream[layer + 1]
-    weights = structure.with_formula("attention weight", f"{block}.")
-    if weights:
-        return weights[0]
-    unknown = [value.module for value in structure.with_formula(UNKNOWN_FORMULA, block) if value.reads]
-    path = (*unknown, block)[0]
-    kind = type(decoder.get_submodule(path)).__name__
-    raise UsageError(f"{path} is a {kind}, which declares no attention weights")
-
-
-def memory_weights_of(structure: Structure, layer: int) -> Value | None:
-    """The weights (B, H, T, S) with which a layer attends to the memory; None if it does not."""
-    weights = structure.with_formula("attention weight", f"{structure.stream[layer + 1]}.")
-    return next((value for value in weights if structure.memory_axes(value.name)), None)
-
-
-def encoder_weights(structure: Structure) -> list[Value]:
-    """The attention weights (B, H, S, S) of each layer of the encoder; none for a model without one."""
-    if not structure.memory:
-        return []
-    by_block = (structure.with_formula("attention weight", f"{block}.") for block in structure.memory_stream[1:])
-    return [weights[0] for weights in by_block if weights]
