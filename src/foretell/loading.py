@@ -38,11 +38,11 @@ def load(
     """Load a model for inference.
 
     argument: in this order, the directory of a run, a saved model, a model in Hugging Face's layout or a LoRA adapter
-    in peft's; a GGUF file; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best
-    checkpoint; `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's
-    layout to apply. LoRA updates are merged into the weights, or stay separate modules with `keep_adapters`. Raises
-    CheckpointError if there is no such model or it is damaged, UsageError for a device that is missing. The model's
-    `notes` list ignored content.
+    in peft's; a GGUF file, whose matrices stay packed with the same values; a run's name in ./runs; `primer`;
+    `hub:owner/name[@revision]`; `ollama:NAME[:TAG]`. A run means its best checkpoint; `runs/x@last` and
+    `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's layout to apply. LoRA updates are
+    merged into the weights, or stay separate modules with `keep_adapters`. Raises CheckpointError if there is no such
+    model or it is damaged, UsageError for a device that is missing. The model's `notes` list ignored content.
 
     The files are compared with the model's manifest or export report: weights by their size, with `verify` by their
     SHA-256. A model that has neither is not checked; `verify=True` refuses it, `verify=None` does not.

@@ -44,7 +44,7 @@ def info(
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:
-    """Paths, shapes and sizes of all weights, and cost; trace names.
+    """Paths, shapes and sizes of all weights, and cost; trace names. Without a MODEL: the models on this machine.
 
     The path of a module is also the name of its output, and the key of its
     weights on disk. --names and --kernels load the model.
@@ -54,7 +54,9 @@ def info(
     if machine:
         return print_json(describe_installation()) if json else write(installation_text())
     if model is None:
-        raise UsageError("info needs a MODEL, or --machine")
+        if names or kernels or verify:
+            raise UsageError("--names, --kernels and --verify are about a model; give a MODEL")
+        return list_models(json)
     if config := find_preset(model):
         if verify:
             raise UsageError(f"{model} is a preset, a shape without weights to verify; leave out --verify")
@@ -69,6 +71,23 @@ def info(
     from foretell.typesetting.text import document_text
 
     return write(document_text(document(facts)))
+
+
+def list_models(json: bool) -> None:
+    """Print the models that are on this machine, with the architecture and the size that their files state."""
+    from foretell import finding
+    from foretell.typesetting.document import DocumentSection, Paragraph, Table
+    from foretell.typesetting.numbers import format_bytes
+    from foretell.typesetting.text import document_text
+
+    models = list(finding.list_models())
+    if json:
+        return print_json({"models": [asdict(each) for each in models]})
+    rows = [(each.name, each.architecture, format_bytes(each.bytes)) for each in models]
+    hint = "What a model contains: foretell info MODEL. Others: hub:owner/name, or the path of a folder or GGUF file."
+    return write(
+        document_text(DocumentSection("models", [Table(("MODEL", "architecture", "size"), rows), Paragraph(hint)]))
+    )
 
 
 def warm(

@@ -102,12 +102,6 @@ def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
             raise TokenizerError(
                 f"GGUF: the tokenizer has {field} = {model[field]!r}, which llama.cpp does not support"
             )
-    missing = tokenizer_json.missing_bytes(model["vocab"])
-    if missing:
-        raise TokenizerError(
-            f"GGUF: {len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}; "
-            "llama.cpp would drop them silently"
-        )
     if not is_composed(document) and document["normalizer"] is not None:
         raise TokenizerError(
             f"GGUF: the tokenizer normalizes text ({document['normalizer']['type']}), llama.cpp does not"
