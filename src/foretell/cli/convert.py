@@ -22,12 +22,9 @@ def convert(
     /,
     *,
     to: Annotated[
-        Literal["foretell", "huggingface", "gguf", "peft"],
-        Parameter(
-            help="The format: foretell (a saved model), huggingface, gguf, or peft (LoRA updates alone).",
-            show_choices=False,
-        ),
-    ] = "foretell",
+        Literal["huggingface", "gguf", "peft"],
+        Parameter(help="The format: huggingface, gguf, or peft (LoRA updates alone).", show_choices=False),
+    ],
     adapter: Annotated[
         Path | None, Parameter(help="Apply this LoRA adapter, a directory in peft's layout, to SOURCE.")
     ] = None,
@@ -44,26 +41,30 @@ def convert(
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:
-    """Write a model in another program's format, or another program's model as a saved model.
+    """Write a model in another program's format.
 
-    With huggingface and gguf, the result is read back by independent code and compared with the model;
-    export-report.json has the differences.
+    The result is read back by independent code and compared with the model; export-report.json has the differences.
     """
     if to == "peft":
         return convert_adapter(source, target, adapter, family, dtype, verify, json)
     from foretell.files import check_new
 
     check_new(target)
-    if to == "foretell":
-        return save_model(source, target, adapter, family, dtype, verify, json)
     check_export(to, family, dtype)
-    precision = "bfloat16" if dtype == "bfloat16" else "float32" if dtype else "auto"
-    model = open_model(source, device="cpu", dtype=precision, adapter=adapter, verify=verify)
-    model.save(target, dtype)
-    size = weights_size(target)
+    model = open_model(source, device="cpu", dtype="float32", adapter=adapter, verify=verify)
+    exported = export_model(model, source, target, to, family, dtype)
+    for line in exported.get("notes", ()):
+        note(line)
     if json:
-        return print_json({"path": str(target), "precision": model.precision, "bytes": size})
-    return write(f"{target}: a saved model in {model.precision}, {format_bytes(size)}")
+        return print_json({"path": str(target), **exported})
+    from foretell.typesetting.document import DocumentSection, Paragraph, Table
+    from foretell.typesetting.text import document_text
+
+    size = sum(file["bytes"] for file in exported["files"].values())
+    title = f"{target}: {exported['family']} ({exported['architecture']}), {exported['dtype']}, {size / 1e6:,.1f} MB"
+    labels = [Paragraph(f"labels: {', '.join(exported['labels'])}")] if "labels" in exported else []
+    rows = classifier_rows(exported) if labels else export_rows(exported)
+    return write(document_text(DocumentSection(title, [*labels, Table(("", ""), rows)])))
 
 
 def check_export(to: str, family: str | None, dtype: str | None) -> None:
