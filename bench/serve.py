@@ -318,6 +318,7 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "embeddings": ("/v1/embeddings", {"model": "primer", "input": TEXTS}),
     "score": ("/v1/score", {"model": "primer", "text": TEXTS}),
     "explore": ("/explore", {"model": "primer", "text": "The return value of the", "sections": ["logits", "outline"]}),
+    "complete": ("/v1/completions", SHORT_TEXT),
     "look": ("/v1/completions", {**SHORT_TEXT, "look": LOOK}),
     "change": ("/v1/completions", {**SHORT_TEXT, "change": [CHANGE]}),
 }

@@ -10,9 +10,10 @@ import torch
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError
-from foretell.language_model import LanguageModel, save_model
+from foretell.language_model import LanguageModel
 from foretell.loading import absurd_weights, load
 from foretell.model.init import make_decoder
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import train_tokenizer
 
 

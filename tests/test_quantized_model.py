@@ -18,9 +18,9 @@ from foretell.config.section import make_section
 from foretell.convert.export import export_huggingface
 from foretell.convert.gguf.export import export_gguf
 from foretell.errors import CheckpointError, UsageError
-from foretell.language_model import save_model
 from foretell.model.init import make_decoder
-from foretell.model.quantized_linear import stored_buffers
+from foretell.saved_model.part import stored_buffers
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.session.protocol import load_start
 from foretell.text import train_tokenizer
 

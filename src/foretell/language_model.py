@@ -26,17 +26,9 @@ from foretell.model.init import decoder_with_weights
 from foretell.model.kernels import strict_copy
 from foretell.model.quantized_linear import count_weights, plain_weights
 from foretell.model.surgery import copy_with
-from foretell.saved_model.config_file import NO_TOKENIZER, command_of
-from foretell.saved_model.part import (
-    DECODER,
-    QUANTIZATION,
-    TOKENIZER,
-    DecoderPart,
-    Part,
-    QuantizationPart,
-    TokenizerPart,
-    merge_adapters,
-)
+from foretell.saved_model.config_file import DECODER, NO_TOKENIZER, QUANTIZATION, TOKENIZER, command_of
+from foretell.saved_model.layer_parts import QuantizationPart, merge_adapters
+from foretell.saved_model.part import DecoderPart, Part, TokenizerPart
 from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, save_parts
 from foretell.text import Tokenizer, id_tokenizer
 from foretell.text.tokenizer import ALLOW_SPECIAL
@@ -91,8 +83,8 @@ class LanguageModel:
     def __repr__(self) -> str:
         config, parameters = self.config, count_weights(self.decoder)
         return (
-            f"LanguageModel({self.name!r}: {config.num_layers} layers, {config.num_heads} heads, width {config.width}, "
-            f"context {config.context_length};\n"
+            f"LanguageModel({self.name!r}: {counted(config.num_layers, 'layer')}, {counted(config.num_heads, 'head')}, "
+            f"width {config.width}, context {config.context_length};\n"
             f"  {parameters:,} parameters, {self.precision} on {self.device}; "
             f"tokenizer {self.tokenizer.kind}, {self.tokenizer.vocab_size:,} tokens)"
         )
@@ -329,11 +321,6 @@ def make_id_tensor(ids: TokenIds, vocab_size: int) -> Tensor:
         if not 0 <= token < vocab_size:
             raise UsageError(f"token id {int(token)} is outside the model's vocabulary (0 to {vocab_size - 1})")
     return tensor.reshape(-1, tensor.shape[-1])  # (B, T)
-
-
-def save_model(directory: Path, decoder: Decoder, tokenizer: Tokenizer, dtype: torch.dtype | None = None) -> None:
-    """Write a model's files into an existing directory, with weights in `dtype` if given."""
-    save_parts(directory, {DECODER: DecoderPart(decoder), TOKENIZER: TokenizerPart(tokenizer)}, dtype)
 
 
 def load_model(

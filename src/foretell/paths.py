@@ -84,9 +84,7 @@ def select(globs: str | Iterable[str], names: Sequence[str], otherwise: str = ""
 
 def matches(glob: str, name: str) -> bool:
     """True if the glob matches the whole name."""
-    if "*" not in glob:
-        return glob == name
-    return _compile(glob).fullmatch(f"{name}.") is not None
+    return _compile(glob).fullmatch(f"{name}.") is not None if "*" in glob else glob == name
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

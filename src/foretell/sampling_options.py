@@ -34,9 +34,9 @@ class SamplingFields(Fields):
     no_repeat_ngram: Annotated[int | None, Gt(0), "No run of this many tokens occurs twice"] = None
     regex: Annotated[str | None, MinLen(1), "The continuation matches this regular expression"] = None
     json_schema: Annotated[dict[str, Any] | None, "The continuation is JSON of the schema in this file"] = None
-    temperature: Annotated[float, Ge(0), "0 always takes the most likely token"] = 0.8
+    temperature: Annotated[float, Ge(0), "The sampling temperature; 0 always takes the most likely token"] = 0.8
     top_k: Annotated[int | None, Gt(0), "Keep the k most likely tokens"] = None
-    top_p: Annotated[float, Gt(0), Le(1), "Keep this much probability"] = 0.95
+    top_p: Annotated[float, Gt(0), Le(1), "Keep the most likely tokens up to this total probability"] = 0.95
     min_p: Annotated[float, Ge(0), Le(1), "Drop tokens below this share of the most likely token's probability"] = 0.0
     seed: Annotated[int, Ge(0), Lt(2**63), "The same seed and prompts give the same text"] = 1
 

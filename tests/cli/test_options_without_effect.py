@@ -45,6 +45,12 @@ CASES: dict[str, dict[str, str]] = {
     "info": {
         "names": "info --machine --names", "kernels": "info --machine --kernels", "verify": "info gpt2 --verify"
     },
+    "convert": {
+        "group": "convert primer out --group 8", "head": "convert primer out --to int8 --head int8",
+        "keep": "convert primer out --to gguf --keep '**'", "calibrate": "convert primer x --to int8 --calibrate x",
+        "text": "convert primer out --to peft --text my.txt", "device": "convert primer out --to gguf --device cpu",
+        "family": "convert primer out --family gpt2", "dtype": "convert primer out --to int4 --dtype float32",
+    },
     "runs": {"png": "runs x --delete --png y.png", "json": "runs x --delete --json"},
     "explain": {
         option: f"explain primer The --{option} {value}".rstrip()

@@ -138,7 +138,7 @@ FUNCTIONS = sorted({(verb, function) for verb, (_, _, function) in VERBS.items()
 FUNCTIONS += [("tokenizer train", "foretell.cli.tokenize:train_tokenizer")]
 by_function = pytest.mark.parametrize(("verb", "function"), FUNCTIONS, ids=[function for _, function in FUNCTIONS])
 # Outputs that are folders
-NEVER_REPLACED = {"train", "finetune", "demo", "tokenizer train", "quantize", "convert"}
+NEVER_REPLACED = {"train", "finetune", "demo", "tokenizer train", "convert"}
 
 
 def arguments_of(function: str) -> tuple[Any, list[Argument]]:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from foretell.language_model import save_model
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import list_checkpoints
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.session.protocol import load_start
 from foretell.session.start import Start
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
 import foretell as foretell_package
 from foretell.config.model import ModelConfig
@@ -322,8 +323,8 @@ def test_the_help_of_generate_names_the_defaults_of_sampling(foretell):
     text = " ".join(foretell("generate", "--help").out.split())
     defaults = SamplingConfig()
     for value in (defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.seed):
-        assert f"default: {value:g}." in text
-    assert f"default: {DEFAULT_TOKENS}, or what still fits" in text
+        assert f"(default: {value:g})." in text
+    assert f"(default: {DEFAULT_TOKENS}, or what still fits)." in text
 
 
 def test_a_stop_string_ends_the_text_before_it(foretell, trained):
@@ -376,3 +377,20 @@ def test_a_made_tokenizer_can_be_trained_with(foretell, corpus):
     assert foretell("train", corpus, "--tokenizer", "tok", "--out", "x", *options).code == 0
     ours = foretell("tokenize", "x", "The cat", "--json").out
     assert ours == foretell("tokenize", "tok", "The cat", "--json").out
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_convert_without_a_target_writes_a_saved_model(foretell, trained, tmp_path, dtype):
+    export_huggingface(load(trained, device="cpu", dtype="float32"), tmp_path / "other")
+    words = [] if dtype is None else ["--dtype", dtype]
+    facts = foretell("convert", "other", "own", *words, "--json").json
+    expected = getattr(torch, dtype or "float32")
+    model, source = load("own", device="cpu", dtype=expected), load("other", device="cpu", dtype=expected)
+    assert facts == {
+        "path": "own",
+        "dtype": dtype or "float32",
+        "bytes": (tmp_path / "own/model.safetensors").stat().st_size,
+    }
+    weights = source.decoder.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in model.decoder.state_dict().items())
+    assert model.encode("The cat") == source.encode("The cat")

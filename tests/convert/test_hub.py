@@ -15,10 +15,10 @@ from foretell.cli.main import run
 from foretell.convert.hub import fetch_model, format_bytes, parse_name, progress_class
 from foretell.errors import CheckpointError, ForetellError, UsageError
 from foretell.finding import find_tokenizer
-from foretell.language_model import save_model
 from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import train_tokenizer
 from tests.convert.hub_server import Hub, constants, point_at, running
 

@@ -17,9 +17,10 @@ from foretell.config.model import ModelConfig
 from foretell.convert.export import write_huggingface
 from foretell.convert.families import find_family
 from foretell.errors import ForetellError
-from foretell.language_model import LanguageModel, save_model
+from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.init import make_decoder
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import train_tokenizer
 from foretell.text.tokenizer_json import special_token, with_ends, with_start
 

@@ -17,7 +17,7 @@ from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.lora import LoRAConfig, lora_weights
-from foretell.saved_model.part import LORA, add_adapters
+from foretell.saved_model.layer_parts import LORA, add_adapters
 
 # peft calls what transformers 5 has renamed
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -74,9 +74,8 @@ OPTIONS = {
     "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
     "tokenize": named("file allow-special json"),
     "warm": named("json") | MODEL,
-    "quantize": named("to group head keep calibrate text verify json device"),
     "push": named("update private family dtype verify json"),
-    "convert": named("to adapter family dtype verify json"),
+    "convert": named("to adapter family dtype group head keep calibrate text device verify json"),
     "tokenizer train": named("kind vocab-size split text-field special start-token out json"),
 }
 

@@ -26,7 +26,7 @@ from foretell.loading import load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import summarize
-from foretell.saved_model.part import LORA
+from foretell.saved_model.layer_parts import LORA
 from foretell.session.fit import Footprint
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter

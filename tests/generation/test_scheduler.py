@@ -457,6 +457,26 @@ def test_a_scheduler_cancels_only_its_own_sequences(decoder: Decoder) -> None:
     assert sequence.finish_reason is None
 
 
+def test_schedulers_that_share_a_cache_share_no_rows_and_one_holds_at_most_half_of_it(decoder: Decoder) -> None:
+    scheduler = Scheduler(decoder, max_rows=2, num_blocks=4)  # of 16 tokens
+    reader = scheduler.sharing_cache(step_seconds=0.02)
+    reads = [make_sequence([token] * 16, max_tokens=0) for token in range(5)]
+    large, text = make_sequence([9] * 60, max_tokens=1), make_sequence([9, 8])
+    for sequence in (*reads, large):
+        reader.add(sequence)
+    reader._admit()
+    assert len(reader.running) == 2
+    scheduler.add(text)
+    for count in range(1, 13):
+        scheduler.step()
+        assert len(text.generated) == count
+    assert all(sequence.num_cached == 0 for sequence in reads)
+    finish(reader)
+    assert text.generated == alone(decoder, text)
+    assert large.generated == alone(decoder, large)
+    assert_nothing_is_leaked(scheduler)
+
+
 def test_a_cache_larger_than_the_memory_is_refused(decoder: Decoder) -> None:
     with pytest.raises(UsageError, match=r"a cache of 1,048,576.0 GiB does not fit the [\d.]+ GiB here"):
         Scheduler(decoder, memory=2**50)

@@ -11,10 +11,10 @@ from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.inference.query import next_tokens
-from foretell.language_model import save_model
 from foretell.lessons import gpt2
 from foretell.lessons.gpt2 import Gpt2Lesson
 from foretell.model.init import make_decoder
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import load_tokenizer
 
 TOKENIZER = Path("data") / "gpt2_bpe" / "tokenizer.json"

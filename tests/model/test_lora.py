@@ -15,7 +15,8 @@ from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.lora import LoRAConfig, add_lora, lora_weights, merge_lora
-from foretell.saved_model.part import LORA, DecoderPart, LoRAPart, TokenizerPart, add_adapters
+from foretell.saved_model.layer_parts import LORA, LoRAPart, add_adapters
+from foretell.saved_model.part import DecoderPart, TokenizerPart
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.text import train_tokenizer
 from foretell.training.objective import Objective

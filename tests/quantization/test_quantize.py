@@ -161,7 +161,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_verb_writes_the_model_that_load_makes_on_the_fly(text: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["quantize", "primer", "out", "--to", "int4", "--text", str(text), "--keep", "**.down", "--json"]) == 0
+    assert run(["convert", "primer", "out", "--to", "int4", "--text", str(text), "--keep", "**.down", "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     model = foretell.load("primer", dtype="float32").quantize("int4", keep=["**.down"])
     model.save("again", dtype="bfloat16")
@@ -178,7 +178,7 @@ def test_the_verb_writes_the_model_that_load_makes_on_the_fly(text: Path, capfd:
 
 
 def test_the_report_fits_80_columns(text: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["quantize", "primer", "out", "--to", "int4", "--calibrate", "my.txt", "--group", "16"]) == 0
+    assert run(["convert", "primer", "out", "--to", "int4", "--calibrate", "my.txt", "--group", "16"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "out: int4 in groups of 16, calibrated"

@@ -19,11 +19,11 @@ from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
 from foretell.data.batch import make_batch
-from foretell.language_model import save_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.training_state import CheckpointParts, save_checkpoint
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer

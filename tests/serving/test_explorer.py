@@ -13,7 +13,7 @@ import torch
 import foretell
 from foretell.insight.page.page_pass import PageModel
 from foretell.insight.page.sections import all_sections, find_sections, needed_values
-from foretell.insight.page.write_page import live_files
+from foretell.serving.status import live_files
 from tests.serving.conftest import edit, error_of, scroll_through, scroll_to, settled
 
 TEXT = "some words"

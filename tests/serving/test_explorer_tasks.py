@@ -16,7 +16,7 @@ import torch
 from foretell.config.section import make_section
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import choose_tokens
-from foretell.finetuning.label_attribution import attribute_label, outcomes_of
+from foretell.finetuning.label_attribution import attribute_label, readout_of
 from foretell.finetuning.predict import as_task_input, predict
 from foretell.finetuning.settings import Columns, HeadSettings, Pool
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, SeriesCodecPart
@@ -125,7 +125,7 @@ def test_sections_are_those_of_a_pass_with_the_library(server, folders, name):
         page = PageModel.of(given, levels=given.levels)
     else:
         given = as_task_input(model)
-        page = PageModel.of(given, outcomes_of(given, TEXT))
+        page = PageModel.of(given, readout_of(given, TEXT))
     sections = all_sections(page)
     names = [each for each in sections if each.startswith(("outcomes.", "levels", "logits", "vocabulary"))]
     assert len(names) == (3 if name == "series" else 6)
@@ -144,7 +144,7 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
         model = load(folders / name, dtype="float32")
         given = as_task_input(model)
         sections = ("logits", "parts", "tokens", "words")
-        outcomes = outcomes_of(given, TEXT)
+        outcomes = readout_of(given, TEXT)
         content = contents(given, outcomes, *(f"outcomes.{each}" for each in sections))
         [prediction] = predict(model, TEXT)
         shown = torch.tensor(content["outcomes.logits"]).double()
@@ -172,7 +172,7 @@ def test_outputs_and_contributions_are_those_of_the_verbs(folders):
 @pytest.mark.parametrize("name", ["labels", "stars"])
 def test_every_number_of_a_head_follows_from_its_operands(folders, server, name):
     given = as_task_input(load(folders / name, dtype="float32"))
-    outcomes, [prediction] = outcomes_of(given, TEXT), predict(given, TEXT)
+    outcomes, [prediction] = readout_of(given, TEXT), predict(given, TEXT)
     addresses = [
         "task_head[-1]",
         "task_head.weight[0,3]",
@@ -292,7 +292,7 @@ def test_the_pass_over_any_answer_is_shown(folders, server):
         whole = server.ask("/explore/value", **body, address=f"task_head.contributions[{answer},'all']")
         assert whole["agrees"] and whole["stored"] == pytest.approx(stored["stored"], abs=1e-4)
         given = as_task_input(load(folders / "answers", dtype="float32"), answers, answer)
-        [parts] = contents(given, outcomes_of(given, TEXT), "outcomes.parts").values()
+        [parts] = contents(given, readout_of(given, TEXT), "outcomes.parts").values()
         assert parts[0, 0, :2].tolist() == pytest.approx([answer, stored["stored"]], abs=1e-5)
         share = server.ask("/explore/value", **body, address=f"task_head.probabilities[{answer}]")["stored"]
         assert share == pytest.approx([*prediction.to_json()["probabilities"].values()][answer], abs=1e-5)
@@ -308,7 +308,7 @@ def test_the_tokens_of_a_changed_pass_still_add_up(folders):
     given = as_task_input(load(folders / "labels", dtype="float32"))
     changes = {CORE: lambda value: value * 0.5, "trunk.blocks.1.attention.core": lambda value: value + 1}
     parts, tokens = contents(
-        given, outcomes_of(given, TEXT), "outcomes.parts", "outcomes.tokens", changes=changes
+        given, readout_of(given, TEXT), "outcomes.parts", "outcomes.tokens", changes=changes
     ).values()
     np.testing.assert_allclose(tokens.sum(0), parts[0, :, 1], atol=1e-5)
 
@@ -330,7 +330,7 @@ def test_values_that_cannot_be_read_are_refused(server, body, words):
 def read(folders: Any, name: str, text: str = TEXT) -> Any:
     """The model that reads an example as its head does, and its outcomes."""
     given = as_task_input(load(folders / name, dtype="float32"), SEVERAL.get(name, ()))
-    return given, outcomes_of(given, text)
+    return given, readout_of(given, text)
 
 
 @pytest.mark.parametrize("name", [*SEVERAL, "tags"])
@@ -434,7 +434,7 @@ def test_a_head_that_is_switched_off_changes_the_label(open_live, folders):
     model = load(folders / "labels", dtype="float32")
     [before] = predict(model, TEXT)
     given = as_task_input(model)
-    outcomes, page_model = outcomes_of(given, TEXT), PageModel.of(given)
+    outcomes, page_model = readout_of(given, TEXT), PageModel.of(given)
     assert outcomes is not None
     off = {CORE: lambda value: value * torch.tensor([0.0, *[1.0] * (value.shape[1] - 1)])[None, :, None, None]}
     traced = page_model.record(given.encode(TEXT), TEXT, [], off)

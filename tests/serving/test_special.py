@@ -39,6 +39,7 @@ ANSWERED = [
     ("/v1/responses", {"input": TEXT, "max_output_tokens": 1}),
     ("/v1/responses", {"input": "ab", "instructions": TEXT, "max_output_tokens": 1}),
     ("/v1/responses", {"input": [{"role": "user", "content": TEXT}], "max_output_tokens": 1}),
+    ("/explore", {"text": TEXT}),
     ("/tokenize", {"messages": [{"role": "user", "content": TEXT}]}),
 ]
 

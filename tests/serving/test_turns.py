@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,13 @@ from weakref import ref
 
 import pytest
 
+import foretell
 from foretell.serving import engine_thread
-from foretell.serving.engine_thread import MOST_SECONDS, SLICE_SECONDS, EngineThread
+from foretell.serving.engine_thread import MOST_SECONDS, SLICE_SECONDS, EngineThread, Turns
+from foretell.serving.json_bodies import parse
+from foretell.serving.models import ModelSettings, serve_model
+from foretell.serving.preparation import Wanted, make_answer
+from foretell.serving.requests import GenerationRequest
 
 
 class Clock:
@@ -89,6 +95,59 @@ def test_texts_keep_half_of_the_time_next_to_any_number_of_calls(clock, run_call
     assert run_calls(calls, texts) == [list(range(num_items))] * num_clients
     assert sum(200 * [step]) >= 0.5 * texts.ends[-1] - item
     assert max(after - before for before, after in pairwise(texts.ends)) <= step + MOST_SECONDS + item
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_a_text_keeps_half_of_the_time_next_to_many_that_are_only_read(
+    clock, toy_model, run_async, monkeypatch, max_tokens
+):
+    served = serve_model("toy", foretell.load(toy_model), ModelSettings(memory=10**8))
+
+    def timed(scheduler, seconds):
+        def step():
+            clock.now += seconds
+            ends[scheduler].append(clock.now)
+            return original()
+
+        original, scheduler.step = scheduler.step, step
+
+    def answer_to(text, limit):
+        ids = list(text.encode())
+        return make_answer(
+            served, parse(GenerationRequest, {"ignore_eos": True}), Wanted([ids], limit, "max_tokens"), ""
+        )
+
+    async def ask():
+        engine, gate = EngineThread([served.scheduler]), threading.Event()
+        engine._commands.put(gate.wait)
+        engine.start(asyncio.get_running_loop())
+        with ExitStack() as stack:
+            reads = [answer_to(f"{number} is read", max_tokens) for number in range(100)]
+            text = answer_to("a text", 20)
+            for answer in (*reads, text):
+                stack.enter_context(engine.writing(answer))
+            gate.set()
+            for answer in (*reads, text):
+                await answer.ended()
+        engine.stop()
+
+    ends = {served.scheduler: [], served.reader: []}
+    monkeypatch.setattr(served.reader.pace, "room", lambda *_: 8)
+    timed(served.scheduler, 0.01)
+    timed(served.reader, 0.02)
+    run_async(ask())
+    of_text = ends[served.scheduler]
+    assert len(of_text) == 20 < len(ends[served.reader])
+    assert sum(20 * [0.01]) >= 0.5 * of_text[-1] - MOST_SECONDS
+
+
+def test_a_call_may_add_another_one_for_its_own_client():
+    turns, done = Turns(), []
+    turns.add("key", lambda: not turns.add("key", lambda: not done.append("added")))
+    turns.add("key", lambda: not done.append("second"))
+    while turns:
+        turns.run_next()
+    assert done == ["second", "added"]
 
 
 def test_keys_take_turns(clock, run_calls):

@@ -22,11 +22,12 @@ from foretell.data.loader import Loader
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.language_model import load_model, save_model
+from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import train_tokenizer
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.objective import Objective

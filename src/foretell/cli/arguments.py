@@ -31,7 +31,7 @@ def data_name(kind: Any, tokens: Sequence[Token]) -> str:
 
 Model = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 Text = Annotated[str | None, Parameter(help="The text; - reads standard input.")]
-File = Annotated[Path | None, Parameter(help="Read the text from this UTF-8 file instead.")]
+File = Annotated[Path | None, Parameter(help="Read the text from this UTF-8 file.")]
 Ids = Annotated[bool, Parameter(help="The text is token ids, such as '464 3290'.")]
 AsTask = Annotated[bool, Parameter(help="For fine-tuned models: wrap TEXT in the task's input format.")]
 Pair = Annotated[
@@ -56,7 +56,7 @@ DecimalMark = Annotated[
 ]
 Truncate = Annotated[
     Literal["head", "tail", "middle"] | None,
-    Parameter(help="Leave out the head, tail or middle of what does not fit; default: refuse.", show_choices=False),
+    Parameter(help="Leave out the head, tail or middle of what does not fit (default: refuse).", show_choices=False),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"],
@@ -135,7 +135,7 @@ def usable_template(kind: Any, value: str | None) -> None:
 Template = Annotated[
     str | None,
     Parameter(
-        help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.", validator=usable_template
+        help="plain, chatml, alpaca, llama3 or a Jinja file (default: the model's own).", validator=usable_template
     ),
 ]
 Limit = Annotated[
@@ -284,8 +284,8 @@ class TextFields:
 
     text_field: TextField = None
     rows: Annotated[bool, Parameter(help="Each line or record is a separate row, never joined with others.")] = False
-    prompt_field: Annotated[str | None, Parameter(help="Rows of two parts: the field with the prompt.")] = None
-    answer_field: Annotated[str | None, Parameter(help="And the field with the answer.")] = None
+    prompt_field: Annotated[str | None, Parameter(help="Column with the prompts, of rows in two parts.")] = None
+    answer_field: Annotated[str | None, Parameter(help="Column with the answers.")] = None
 
 
 @dataclass(frozen=True)

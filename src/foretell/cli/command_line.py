@@ -6,6 +6,7 @@ Some verbs have several functions with different options; `--task` or the kind o
 from __future__ import annotations
 
 import re
+import shlex
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -209,6 +210,7 @@ def sections() -> dict[str, type[BaseModel]]:
 
 # --- arguments that cyclopts does not parse itself -------------------------------------------------------------------
 
+NEW_VERBS = {"quantize": "convert"}  # former verb: the one with the same arguments and options
 WITH_SECTIONS = ("train", "finetune", "plan")  # verbs that take --section.key value
 SECTION_OPTION = re.compile(r"--[a-z]+\.[\w.-]+")
 
@@ -222,6 +224,10 @@ def rewrite(arguments: Sequence[str]) -> list[str]:
     """
     words = deque(arguments)
     verb = arguments[0] if arguments else ""
+    if verb in NEW_VERBS:
+        raise UsageError(
+            f"{verb} is part of {NEW_VERBS[verb]}: foretell {shlex.join([NEW_VERBS[verb], *arguments[1:]])}"
+        )
     rewritten: list[str] = []
     while words:
         given = words.popleft()

@@ -1,19 +1,60 @@
-"""`foretell convert`: export a model. `push`: upload it to the Hub. `quantize`: write it with integer weights."""
+"""`foretell convert`: write a model as a saved one, with integer weights or for other programs. `push`: to the Hub."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
+
+
+IntegerForm = Literal["int8", "int4"]
+INTEGERS = Group("With --to int8 or int4", sort_key=1)
+EXPORTS = ("huggingface", "gguf", "peft")
+TARGETS = {  # option: the values of --to with which it has an effect; None: without --to
+    "family": EXPORTS,
+    "dtype": (None, *EXPORTS),
+    **dict.fromkeys(("head", "calibrate"), ("int4",)),
+    **dict.fromkeys(("group", "keep", "text", "device"), ("int8", "int4")),
+}
+
+
+def of_integers(help: str, **options: Any) -> Parameter:
+    return Parameter(help=help, group=INTEGERS, show_choices=False, **options)
+
+
+@dataclass(frozen=True)
+class IntegerOptions:
+    """How weights are rounded, and on which texts the loss of quality is measured."""
+
+    group: Annotated[
+        int | None,
+        arguments.whole(
+            "Inputs that share a scale (default: 64 in int8, 32 in int4, or less to divide the widths).", group=INTEGERS
+        ),
+    ] = None
+    head: Annotated[
+        IntegerForm | None, of_integers("Of an int4 model: int8 (default), or int4, faster but less accurate.")
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        of_integers("A glob of module paths that are not quantised; may be repeated.", consume_multiple=False),
+    ] = None
+    calibrate: Annotated[str | None, of_integers("Texts for which int4 weights are rounded: a file or folder.")] = None
+    text: Annotated[
+        str | None, of_integers("Texts to measure on (default: half of --calibrate's, or Python's reference).")
+    ] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"] | None, of_integers("Where to compute: auto (default), cpu, cuda or mps.")
+    ] = None
 
 
 def convert(
@@ -22,34 +63,46 @@ def convert(
     /,
     *,
     to: Annotated[
-        Literal["huggingface", "gguf", "peft"],
-        Parameter(help="The format: huggingface, gguf, or peft (LoRA updates alone).", show_choices=False),
-    ],
+        Literal["int8", "int4", "huggingface", "gguf", "peft"] | None,
+        Parameter(
+            help="int8 or int4 (weights as integers), huggingface, gguf, or peft (LoRA updates alone) "
+            "(default: a saved model).",
+            show_choices=False,
+        ),
+    ] = None,
     adapter: Annotated[
         Path | None, Parameter(help="Apply this LoRA adapter, a directory in peft's layout, to SOURCE.")
     ] = None,
     family: Annotated[
         str | None,
         Parameter(
-            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi (gguf: gpt2, llama, "
-            "qwen2, qwen3); default: what fits."
+            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi; for gguf gpt2, llama, "
+            "qwen2, qwen3 (default: what fits)."
         ),
     ] = None,
     dtype: Annotated[
-        str | None, Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE.")
+        str | None, Parameter(help="float32, float16 or bfloat16; gguf: f32, f16 or q8_0 (default: as in SOURCE).")
     ] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
+    integers: Annotated[IntegerOptions, Parameter(name="*")] = IntegerOptions(),
 ) -> None:
-    """Write a model in another program's format.
+    """Write a model: as a saved model, with integer weights, or in another program's format.
 
-    The result is read back by independent code and compared with the model; export-report.json has the differences.
+    With integer weights, the report has the error of each kind of layer, the sizes, and the perplexity of a text before
+    and after. Other formats are read back by independent code and compared with the model; export-report.json has the
+    differences.
     """
-    if to == "peft":
-        return convert_adapter(source, target, adapter, family, dtype, verify, json)
     from foretell.files import check_new
 
     check_new(target)
+    check_options(to, {"family": family, "dtype": dtype, **vars(integers)})
+    if to is None:
+        return save(source, target, adapter, dtype, verify, json)
+    if to == "int8" or to == "int4":
+        return quantize(source, target, to, adapter, integers, verify, json)
+    if to == "peft":
+        return convert_adapter(source, target, adapter, family, dtype, verify, json)
     check_export(to, family, dtype)
     model = open_model(source, device="cpu", dtype="float32", adapter=adapter, verify=verify)
     exported = export_model(model, source, target, to, family, dtype)
@@ -65,6 +118,29 @@ def convert(
     labels = [Paragraph(f"labels: {', '.join(exported['labels'])}")] if "labels" in exported else []
     rows = classifier_rows(exported) if labels else export_rows(exported)
     return write(document_text(DocumentSection(title, [*labels, Table(("", ""), rows)])))
+
+
+def check_options(to: str | None, given: dict[str, Any]) -> None:
+    """Refuse an option of another target."""
+    where = f"with --to {to}" if to else "without --to"
+    for name, targets in TARGETS.items():
+        if given[name] is not None and to not in targets:
+            raise UsageError(f"--{name} has no effect {where}; it goes with --to {', '.join(filter(None, targets))}")
+
+
+def save(source: str, target: Path, adapter: Path | None, dtype: str | None, verify: bool, json: bool) -> None:
+    """Write a model of any layout as a saved model."""
+    from foretell.convert.huggingface import stored_dtype
+    from foretell.device import dtype_name, find_dtype
+
+    chosen = None if dtype is None else find_dtype(dtype)
+    model = open_model(source, device="cpu", dtype="float32", adapter=adapter, verify=verify)
+    chosen = chosen or stored_dtype(find_weights_of(source))
+    model.save(target, chosen)
+    size = weights_size(target)
+    if json:
+        return print_json({"path": str(target), "dtype": dtype_name(chosen), "bytes": size})
+    return write(f"{target}: a saved model in {dtype_name(chosen)}, {size / 1e6:,.1f} MB")
 
 
 def check_export(to: str, family: str | None, dtype: str | None) -> None:
@@ -101,8 +177,8 @@ def push(
     *,
     update: Annotated[bool, Parameter(help="Add a commit to an existing repository.")] = False,
     private: Annotated[bool, Parameter(help="Make a new repository private.")] = False,
-    family: Annotated[str | None, Parameter(help="As in convert --to huggingface; default: what fits.")] = None,
-    dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.")] = None,
+    family: Annotated[str | None, Parameter(help="Family as in convert --to huggingface (default: what fits).")] = None,
+    dtype: Annotated[str | None, Parameter(help="float32, float16 or bfloat16 (default: as in SOURCE).")] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:
@@ -145,9 +221,7 @@ def convert_adapter(
     """Write the LoRA updates of a model in peft's layout."""
     from foretell.convert.export import DTYPES
     from foretell.convert.peft import export_peft
-    from foretell.files import check_new
 
-    check_new(target)
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"--to peft writes {', '.join(DTYPES)}, not {dtype}")
     model = open_model(source, device="cpu", dtype="float32", adapter=adapter, keep_adapters=True, verify=verify)
@@ -156,7 +230,9 @@ def convert_adapter(
         print_json({"path": str(target), **report})
         return
     layers = report["layers"]
-    results().print(f"{target}: LoRA of rank {report['rank']} for {len(layers)} layers of a {report['family']}")
+    results().print(
+        f"{target}: LoRA of rank {report['rank']} for {counted(len(layers), 'layer')} of a {report['family']}"
+    )
     note(f"it belongs on the same base model: PeftModel.from_pretrained(base, '{target}')")
 
 
@@ -188,59 +264,35 @@ def export_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def quantize(
-    model: arguments.Model,
-    out: Annotated[Path, arguments.OUTPUT, Parameter(help="The new directory.")],
-    /,
-    *,
-    to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],
-    group: Annotated[
-        int | None,
-        arguments.whole("Inputs that share a scale; default: 64 in int8, 32 in int4, or less to divide the widths."),
-    ] = None,
-    head: Annotated[
-        Literal["int8", "int4"],
-        Parameter(help="Of an int4 model: int8, or int4, faster but less accurate.", show_choices=False),
-    ] = "int8",
-    keep: Annotated[
-        list[str] | None,
-        Parameter(consume_multiple=False, help="A glob of module paths that are not quantised; may be repeated."),
-    ] = None,
-    calibrate: Annotated[
-        str | None, Parameter(help="Texts for which int4 weights are rounded: a file or folder.")
-    ] = None,
-    text: Annotated[
-        str | None, Parameter(help="Texts to measure on; default: half of --calibrate's, or Python's reference.")
-    ] = None,
-    verify: arguments.Verify = False,
-    json: arguments.Json = False,
-    device: arguments.Device = "auto",
+    source: str, target: Path, to: IntegerForm, adapter: Path | None, options: IntegerOptions, verify: bool, json: bool
 ) -> None:
-    """Write a model with integer weights, and report the loss of quality.
-
-    The report has the error of each kind of layer, the sizes, and the perplexity of a text before and after.
-    """
-    from foretell.files import check_new
-
-    check_new(out)
-    if calibrate is not None and to != "int4":
-        raise UsageError(f"only int4 is calibrated, because {to} loses little; leave --calibrate out")
-    from foretell.model.quantize_decoder import check_schemes
-
-    check_schemes(to, head)
-    loaded = open_model(model, device=device, dtype="float32", verify=verify)
+    """Write a model with integer weights, and report the error of each kind of layer, the sizes and the perplexity."""
     from foretell.convert.huggingface import stored_dtype
+    from foretell.model.quantize_decoder import check_schemes
     from foretell.quantization.quantize import WeightFiles
     from foretell.quantization.quantize import quantize as quantize_model
 
+    head = options.head or "int8"
+    check_schemes(to, head)
+    model = open_model(source, device=options.device or "auto", dtype="float32", adapter=adapter, verify=verify)
     quantized, result = quantize_model(
-        loaded, to, group=group, head=head, keep=keep or (), calibrate=calibrate, text=text, step=ProgressLine
+        model,
+        to,
+        group=options.group,
+        head=head,
+        keep=options.keep or (),
+        calibrate=options.calibrate,
+        text=options.text,
+        step=ProgressLine,
     )
-    source = find_weights_of(model)
-    quantized.save(out, stored_dtype(source))
-    report(replace(result, files=WeightFiles(out, weights_size(source), weights_size(out))), json)
+    weights = find_weights_of(source)
+    quantized.save(target, stored_dtype(weights))
+    report(replace(result, files=WeightFiles(target, weights_size(weights), weights_size(target))), json)
 
 
 def weights_size(directory: Path) -> int:
     from foretell.convert.huggingface_files import find_tensors
 
+    if directory.is_file():  # GGUF
+        return directory.stat().st_size
     return sum(file.stat().st_size for file in {tensor.file for tensor in find_tensors(directory).values()})

@@ -28,10 +28,11 @@ EXCERPT_LINES = 5
 def demo(
     *,
     minutes: Annotated[
-        float | None, Parameter(help=f"How long to train, {TRAINING_MINUTES} by default; the rest takes half a minute.")
+        float | None,
+        Parameter(help=f"Minutes of training (default: {TRAINING_MINUTES}); the rest takes half a minute."),
     ] = None,
-    out: Annotated[arguments.Output, Parameter(help="The run's folder; default: runs/demo.")] = None,
-    files: Annotated[bool, Parameter(help="Train nothing: write the files of the README's examples here.")] = False,
+    out: Annotated[arguments.Output, Parameter(help="The run's folder (default: runs/demo).")] = None,
+    files: Annotated[bool, Parameter(help="Write the files of the README's examples here, without training.")] = False,
 ) -> None:
     """The first five minutes: train a small decoder, watch it learn, ask it.
 
@@ -51,7 +52,7 @@ def demo(
 
     console = Console(highlight=False, emoji=False, markup=False)
     title(console, "foretell", "a small GPT learns to write, on this machine, from nothing")
-    from foretell.cli.training import default_out
+    from foretell.cli.training_verbs import default_out
     from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
     from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.pretrain import TextTraining

@@ -17,7 +17,7 @@ from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.insight.outcomes import Outcomes
+    from foretell.insight.readout import TaskReadout
     from foretell.language_model import LanguageModel
     from foretell.translation.translator import Translator
 
@@ -56,7 +56,7 @@ class Questions:
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
     ] = None
     at: Annotated[
-        int | None, number("After this token, 0 being the first (default: the last).", allow_leading_hyphen=True)
+        int | None, number("Ask after this token, counted from 0 (default: the last).", allow_leading_hyphen=True)
     ] = None
     layer: Annotated[int | None, number("With --heads: the pattern of each head of this layer.")] = None
 
@@ -164,7 +164,7 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
     """Write the pass as an HTML page; stderr lists the omitted parts."""
     from foretell.insight.page.write_page import write_page
 
-    report = write_page(loaded, text, path, outcomes=outcomes_in(loaded, text), overwrite=overwrite)
+    report = write_page(loaded, text, path, readout=readout_in(loaded, text), overwrite=overwrite)
     for sentence in report.cut:
         note(sentence)
     return report
@@ -173,15 +173,15 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
 def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
     from foretell.insight.explain.explain_address import explain_value
 
-    return explain_value(loaded, text, address, outcomes_in(loaded, text))
+    return explain_value(loaded, text, address, readout_in(loaded, text))
 
 
-def outcomes_in(loaded: LanguageModel, text: str) -> Outcomes | None:
+def readout_in(loaded: LanguageModel, text: str) -> TaskReadout | None:
     """The labels or the number of a model with its task's input format."""
-    from foretell.finetuning.label_attribution import outcomes_of
+    from foretell.finetuning.label_attribution import readout_of
     from foretell.finetuning.predict import TaskInputModel
 
-    return outcomes_of(loaded, text) if isinstance(loaded, TaskInputModel) else None
+    return readout_of(loaded, text) if isinstance(loaded, TaskInputModel) else None
 
 
 def imported(path: str) -> Callable[..., Any]:
@@ -248,7 +248,7 @@ def explain(
 
 
 SourceText = Annotated[str | None, Parameter(help="The sentence to translate.")]
-Target = Annotated[str | None, Parameter(help="The translation to look at; default: the model's own.")]
+Target = Annotated[str | None, Parameter(help="The translation to look at (default: the model's own).")]
 
 
 def explain_translation(
@@ -288,7 +288,7 @@ def explain_forecast(
     data: SeriesFile,
     /,
     *,
-    spans: Annotated[int | None, arguments.whole("At most this many spans, of equal length; default: 12.")] = None,
+    spans: Annotated[int | None, arguments.whole("The largest number of spans, of equal length (default: 12).")] = None,
     context: Context = None,
     questions: Annotated[Questions, Parameter(name="*")] = Questions(),
     json: arguments.Json = False,

@@ -11,7 +11,7 @@ from foretell.cli import arguments
 from foretell.cli.command_line import BY_TASK
 from foretell.cli.terminal import report, results
 from foretell.cli.train import run_prompt, show_row
-from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, show_run, train_and_report
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError, expanded, shell_words
 from foretell.finetuning.kinds import KINDS, HeadFields
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Start = Annotated[str | None, Parameter(help="The MODEL to start from.")]
 Epochs = Annotated[
-    float | None, Parameter(help="Passes over the data; default: 3, or 6 from scratch; more for few examples.")
+    float | None, Parameter(help="Passes over the data (default: 3, or 6 from scratch; more for few examples).")
 ]
 SHARED = {  # with predict and evaluate
     "choice_column": arguments.ChoiceColumn,
@@ -54,13 +54,13 @@ def finetune(
     ] = None,
     /,
     *,
-    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None,
-    dev: Annotated[Path | None, Parameter(help="Held-out examples; default: cut from DATA.")] = None,
+    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text (default: classify).")] = None,
+    dev: Annotated[Path | None, Parameter(help="Held-out examples (default: cut from DATA).")] = None,
     head: Annotated[HeadOptions, Parameter(name="*")] = HeadOptions(),
     from_scratch: Annotated[
         bool, Parameter(help="Make a new model of the data's words; the default without MODEL: finetune DATA.")
     ] = False,
-    lora: Annotated[bool, Parameter(help="Train only low-rank updates and the new layer; also --lora.rank 8.")] = False,
+    lora: Annotated[bool, Parameter(help="Train only low-rank updates (--lora.rank 8) and the new layer.")] = False,
     options: Options = DEFAULTS,
     json: arguments.Json = False,
 ) -> None:
@@ -127,20 +127,20 @@ def finetune_chat(
     model: Start = None,
     /,
     *data: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
-    dev: Annotated[Path | None, Parameter(help="A file to hold out; default: a tenth of the data.")] = None,
+    dev: Annotated[Path | None, Parameter(help="A file to hold out (default: a tenth of the data).")] = None,
     template: arguments.Template = None,
     truncate: Annotated[
         Literal["drop", "tail"] | None,
         Parameter(help="Conversations longer than the context: drop them or cut the end (default: error)."),
     ] = None,
     spell_tokens: Annotated[
-        bool, Parameter(help="Write the template's special tokens as text; default: add them to the vocabulary.")
+        bool, Parameter(help="Write the template's special tokens as text (default: add them to the vocabulary).")
     ] = False,
     epochs: Epochs = None,
-    lora: Annotated[bool, Parameter(help="Train only low-rank updates; also --lora.rank 8.")] = False,
+    lora: Annotated[bool, Parameter(help="Train only low-rank updates (--lora.rank 8).")] = False,
     options: Options = DEFAULTS,
     show_batch: Annotated[
-        bool, Parameter(help="First show the next batch: trained tokens with their loss, others dim.")
+        bool, Parameter(help="Show the next batch before training: trained tokens with their loss, others dim.")
     ] = False,
 ) -> None:
     """Train a model to answer.
@@ -209,7 +209,7 @@ def finetune_text(
     ],
     old_domain: Annotated[
         list[str] | None,
-        Parameter(help="A text of the model's old domain; default: the held-out text of the run MODEL."),
+        Parameter(help="A text of the model's old domain (default: the held-out text of the run MODEL)."),
     ] = None,
     text_field: arguments.TextField = None,
     options: Options = DEFAULTS,

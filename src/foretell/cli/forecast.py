@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, open_model, print_json, report, results, write
-from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import DataError, UsageError, counted, did_you_mean, shell_words
 from foretell.typesetting.text import shorten
 
@@ -38,14 +38,14 @@ class FormatOptions:
     """The format of a file with series; by default found in the file, or as in the model's training."""
 
     column: Annotated[
-        list[str] | None, Parameter(help="Where every column is a series: read this one; may be repeated.")
+        list[str] | None, Parameter(help="Read only this column, where every column is a series; may be repeated.")
     ] = None
     id_column: Annotated[str | None, Parameter(help="The column that names the series of a row.")] = None
     time_column: Annotated[str | None, Parameter(help="The column of times.")] = None
     target_column: Annotated[str | None, Parameter(help="The column of values; others are left out.")] = None
     separator: Annotated[str | None, Parameter(help="The character between cells.")] = None
     decimal: Annotated[Literal[".", ","] | None, Parameter(help="The decimal mark.")] = None
-    date_format: Annotated[str | None, Parameter(help="Such as %d.%m.%Y, %Y-Q%q, unix, unix_ms or number.")] = None
+    date_format: Annotated[str | None, Parameter(help="Date format: %d.%m.%Y, %Y-Q%q, unix, unix_ms or number.")] = None
 
     def make(self) -> SeriesFormat:
         from foretell.forecasting.series_layout import SeriesFormat
@@ -57,7 +57,7 @@ class FormatOptions:
 class SeriesOptions(FormatOptions):
     """The choice of series in a file."""
 
-    series: Annotated[list[str] | None, Parameter(help="Only the series of this name; may be repeated.")] = None
+    series: Annotated[list[str] | None, Parameter(help="Read only the series of this name; may be repeated.")] = None
 
     def read(self, path: Path, forecaster: Forecaster) -> list[Series]:
         """The chosen series of a file, read by the options and the format of the forecaster's training."""
@@ -94,7 +94,7 @@ class SeriesOptions(FormatOptions):
 Reading = Annotated[SeriesOptions, Parameter(name="*")]
 ALL_SERIES = SeriesOptions()
 Season = Annotated[
-    int | None, arguments.whole("Values per season; default: by the times, or found.", validator=arguments.at_least_one)
+    int | None, arguments.whole("Values per season (default: by times, or found).", validator=arguments.at_least_one)
 ]
 
 
@@ -102,15 +102,15 @@ def train_forecast(
     *data: Annotated[
         Path, Parameter(help="Files with series: CSV, TSV, JSON or Parquet, or folders; needed except to resume.")
     ],
-    size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: by the time.")] = None,
+    size: Annotated[str | None, Parameter(help="A preset: toy, tiny, small or medium (default: by the time).")] = None,
     horizon: Annotated[
-        int | None, arguments.whole("Values to hold out at the end of each series; default: two seasons.")
+        int | None, arguments.whole("Values to hold out at the end of each series (default: two seasons).")
     ] = None,
     hold_out: Annotated[
         bool, Parameter(negative="--no-hold-out", help="Hold out the last values; or train on all of them.")
     ] = True,
     season: Season = None,
-    start_from: Annotated[str | None, Parameter(help="Continue from this forecaster; default: almanac.")] = None,
+    start_from: Annotated[str | None, Parameter(help="Continue from this forecaster (default: almanac).")] = None,
     from_scratch: Annotated[bool, Parameter(help="Start from random weights instead of almanac's.")] = False,
     file_format: Annotated[FormatOptions, Parameter(name="*")] = FormatOptions(),
     options: Options = DEFAULTS,
@@ -155,15 +155,15 @@ def finish(session: Session[ForecastTask]) -> None:
         console.print("loss at end " + " ".join(f"{value:5.2f}" for value in by_context.values()))
 
 
-Context = Annotated[int | None, arguments.whole("Read this many of the last values; default: as in forecast.")]
+Context = Annotated[int | None, arguments.whole("Read this many of the last values (default: as in forecast).")]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Horizon = Annotated[
-    int | None, arguments.whole("How many values; default: the training's.", validator=arguments.at_least_one)
+    int | None, arguments.whole("Values to forecast (default: the training's).", validator=arguments.at_least_one)
 ]
-Samples = Annotated[int, arguments.whole("How many paths to sample per series.", validator=arguments.at_least_one)]
+Samples = Annotated[int, arguments.whole("Number of sampled paths per series.", validator=arguments.at_least_one)]
 Minimum = Annotated[
     str | None,
-    Parameter(help="The least value of a forecast, or none; default: 0 for series that were never negative."),
+    Parameter(help="The least value of a forecast, or none (default: 0 for series that were never negative)."),
 ]
 
 
@@ -178,9 +178,9 @@ def forecast(
     seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     minimum: Minimum = None,
     season: Season = None,
-    out: Annotated[arguments.TextOutput, Parameter(help="Write the table here (CSV); default, and -: stdout.")] = None,
-    paths: Annotated[arguments.Output, Parameter(help="Write every sampled path here too (CSV).")] = None,
-    plot: Annotated[arguments.Output, Parameter(help="Draw history, median and intervals here (PNG).")] = None,
+    out: Annotated[arguments.TextOutput, Parameter(help="CSV file for the table (default, and -: stdout).")] = None,
+    paths: Annotated[arguments.Output, Parameter(help="Write every sampled path to this file (CSV).")] = None,
+    plot: Annotated[arguments.Output, Parameter(help="Draw history, median and intervals to this file (PNG).")] = None,
     html: Annotated[arguments.Output, Parameter(help="Write a page: the past that each head attended to.")] = None,
     overwrite: arguments.Overwrite = False,
     json: arguments.Json = False,
@@ -219,7 +219,7 @@ def forecast(
             print_json(output.forecast_json(each, percents))
     elif out is not None:
         output.write_table(out, output.table_rows(forecasts, percents), file_format, overwrite=overwrite)
-        note(f"{out}: {steps} values of {len(forecasts):,} series")
+        note(f"{out}: {counted(steps, 'value')} of {len(forecasts):,} series")
     else:
         write(output.written_like(output.table_rows(forecasts, percents), file_format).removesuffix("\n"))
 
@@ -314,20 +314,20 @@ def evaluate_forecast(
     *,
     horizon: Horizon = None,
     windows: Annotated[int, arguments.whole("Origins per series, counted from its end.")] = 1,
-    stride: Annotated[int | None, arguments.whole("Values from one origin to the next; default: the horizon.")] = None,
+    stride: Annotated[int | None, arguments.whole("Values from one origin to the next (default: the horizon).")] = None,
     test: Annotated[
         Path | None,
-        Parameter(help="A file with what follows: one origin, at each series' end.", converter=arguments.input_file),
+        Parameter(help="A file with the values after DATA; one origin per series.", converter=arguments.input_file),
     ] = None,
     contexts: Annotated[
-        str | None, Parameter(help="Also with at most this many values of history, such as 24,168.")
+        str | None, Parameter(help="Evaluate with shorter histories too, of these numbers of values, such as 24,168.")
     ] = None,
     season: Season = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
     seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
-    per_series: Annotated[bool, Parameter(help="Also a row for each series, the worst first.")] = False,
-    out: Annotated[arguments.Output, Parameter(help="Write the rows of all series here (CSV).")] = None,
+    per_series: Annotated[bool, Parameter(help="Add a row per series, worst first.")] = False,
+    out: Annotated[arguments.Output, Parameter(help="Write the rows of all series to this file (CSV).")] = None,
     overwrite: arguments.Overwrite = False,
     json: arguments.Json = False,
     reading: Reading = ALL_SERIES,

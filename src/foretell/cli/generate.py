@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_module
+import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +24,87 @@ if TYPE_CHECKING:
 Items = Iterator[tuple[int, str, bool]]  # from `Completer.advance`
 
 
+@dataclass(frozen=True)
+class GenerateOptions:
+    """The options of `foretell generate`, besides the model's."""
+
+    file: arguments.File = None
+    prompt_file: Annotated[Path | None, Parameter(help="Continue every line of this UTF-8 file.")] = None
+    out: Annotated[
+        arguments.TextOutput,
+        Parameter(help="Write the completions to a file, or -, as JSON Lines, each when it has ended."),
+    ] = None
+    overwrite: arguments.Overwrite = False
+    max_tokens: Annotated[
+        int | None,
+        arguments.whole(
+            "The largest number of new tokens (default: 200, or what still fits).", validator=arguments.at_least_zero
+        ),
+    ] = None
+    n: Annotated[int, arguments.whole("Number of continuations per prompt.", name="--n", show_default=False)] = 1
+    sampling: Sampling = SAMPLING_DEFAULTS
+    stop: Annotated[
+        list[str] | None,
+        Parameter(consume_multiple=False, allow_leading_hyphen=True, help="End before this string; may be repeated."),
+    ] = None
+    slide: Annotated[bool, Parameter(help="When the context is full, continue from its last half.")] = False
+    receipt: Annotated[bool, Parameter(help="Show how each token was sampled, after the text.")] = False
+    speculate: Annotated[
+        int | None, arguments.whole("Guess this many tokens from earlier text, and check them in one pass.")
+    ] = None
+    draft: Annotated[str | None, Parameter(help="Guess tokens with this smaller MODEL.")] = None
+    timings: Annotated[bool, Parameter(help="Show the tokens per second, after the text.")] = False
+    progress: Annotated[bool, Parameter(help="Show how many prompts are done.")] = False
+    allow_special: arguments.AllowSpecial = False
+    ids: arguments.Ids = False
+    json: arguments.Json = False
+
+    @property
+    def stops(self) -> list[str]:
+        return ["-" if text == arguments.STANDARD_INPUT else text for text in self.stop or []]
+
+    @property
+    def is_text(self) -> bool:
+        """True if the result is text to read, not JSON."""
+        return not (self.json or self.out or self.prompt_file)
+
+    def check(self) -> None:
+        """Refuse what can be refused before texts are read and a model is loaded."""
+        from foretell.files import check_target
+        from foretell.text.streaming import StopStrings
+
+        check_count("n", self.n)
+        self.sampling.check()
+        if self.out is not None and self.out != arguments.STANDARD_OUTPUT:
+            check_target(self.out, overwrite=self.overwrite)
+        StopStrings(self.stops)  # refuses an empty one
+
+    def read_prompts(self, given: list[str]) -> dict[int, str]:
+        """The prompts by number: arguments, the text of a file, or the nonblank lines of a file."""
+        if sum(map(bool, (given, self.file, self.prompt_file))) > 1:
+            raise UsageError("PROMPT, --file and --prompt-file exclude each other")
+        if self.prompt_file is not None:
+            return arguments.lines_of(
+                arguments.read_named(self.prompt_file, "--prompt-file"),
+                f"--prompt-file {self.prompt_file} has no prompt; write one per line",
+            )
+        texts = [arguments.read_text(None if self.file else text, self.file) for text in given or [""]]
+        if len(given) > 1 and not any(character.isspace() for text in texts for character in text):
+            note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
+        return dict(enumerate(texts))
+
+    def writer(self, completer: Completer) -> Writer:
+        """The form of the result."""
+        if self.out is not None or self.prompt_file is not None:
+            return JsonLines(completer, self)
+        if self.json or len(completer.prompts) > 1:
+            return WholeTexts(completer, self)
+        return Pieces(completer, self)
+
+
+GENERATE_DEFAULTS = GenerateOptions()
+
+
 def generate(
     model: arguments.Model,
     prompts: Annotated[
@@ -29,104 +112,43 @@ def generate(
     ] = None,
     /,
     *,
-    file: arguments.File = None,
-    prompt_file: Annotated[Path | None, Parameter(help="Continue every line of a file.")] = None,
-    out: Annotated[
-        arguments.TextOutput,
-        Parameter(help="Write the completions to a file, or -, as JSON Lines, each when it has ended."),
-    ] = None,
-    overwrite: arguments.Overwrite = False,
-    max_tokens: Annotated[
-        int | None,
-        arguments.whole(
-            "How many tokens at most; default: 200, or what still fits.", validator=arguments.at_least_zero
-        ),
-    ] = None,
-    n: Annotated[int, arguments.whole("Continue each prompt in this many ways.", name="--n", show_default=False)] = 1,
-    sampling: Sampling = SAMPLING_DEFAULTS,
-    stop: Annotated[
-        list[str] | None,
-        Parameter(consume_multiple=False, allow_leading_hyphen=True, help="End before this string; may be repeated."),
-    ] = None,
-    slide: Annotated[bool, Parameter(help="When the context is full, continue from its last half.")] = False,
-    receipt: Annotated[bool, Parameter(help="Then show how each token was sampled.")] = False,
-    speculate: Annotated[
-        int | None, arguments.whole("Guess this many tokens from earlier text, and check them in one pass.")
-    ] = None,
-    draft: Annotated[str | None, Parameter(help="Have the tokens guessed by this smaller MODEL.")] = None,
-    timings: Annotated[bool, Parameter(help="Then show the tokens per second.")] = False,
-    progress: Annotated[bool, Parameter(help="Show how many prompts are done.")] = False,
-    allow_special: arguments.AllowSpecial = False,
-    ids: arguments.Ids = False,
-    json: arguments.Json = False,
+    given: Annotated[GenerateOptions, Parameter(name="*")] = GENERATE_DEFAULTS,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Continue a prompt.
 
     The prompt and its continuation appear on stdout while they are generated.
     """
-    from foretell.files import check_target
-    from foretell.text.streaming import StopStrings
-
-    check_count("n", n)
-    sampling.check()
-    is_file = out is not None and out != arguments.STANDARD_OUTPUT
-    if is_file:
-        check_target(out, overwrite=overwrite)
-    stops = ["-" if text == arguments.STANDARD_INPUT else text for text in (stop or [])]
-    StopStrings(stops)  # refuses an empty one
-    numbered = read_all_prompts(prompts, file, prompt_file)
+    given.check()
+    numbered = given.read_prompts(prompts or [])
     texts = [*numbered.values()]
-    if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
-        note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
-    shown = texts[0] if len(texts) == 1 and not (json or out or prompt_file) else None
-    if progress and n == 1 and shown is not None:
-        raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
-    if shown is not None and not ids:
-        show_tokens(model, shown, allow_special)
-    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=texts, **options.keywords())
-    drafting = None if draft is None else open_model(draft, device=options.device, dtype=options.dtype, ids=ids)
+    if len(texts) == 1 and given.is_text:
+        if given.progress and given.n == 1:
+            raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
+        if not given.ids:
+            show_tokens(model, texts[0], given.allow_special)
+    loaded = open_model(model, ids=given.ids, allow_special=given.allow_special, texts=texts, **options.keywords())
+    drafting = None
+    if given.draft is not None:
+        drafting = open_model(given.draft, device=options.device, dtype=options.dtype, ids=given.ids)
     from foretell.generation.sequence import NoRoomError
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 
-    texts = repeated(texts, n)
-    completer = make_completer(loaded, texts, make_sampling(sampling.given(), loaded.tokenizer), stops, receipt)
-    if slide:
+    sampling = make_sampling(given.sampling.given(), loaded.tokenizer)
+    completer = make_completer(loaded, repeated(texts, given.n), sampling, given.stops, given.receipt)
+    if given.slide:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
-    watch = Timings(completer)
-    proposer = make_proposer(loaded, speculate, drafting)
+    watch, proposer = Timings(completer), make_proposer(loaded, given.speculate, drafting)
     try:
-        items = watch.watch(completer.advance(max_tokens, slide=slide, proposer=proposer))
+        items = watch.watch(completer.advance(given.max_tokens, slide=given.slide, proposer=proposer))
     except NoRoomError as error:
-        index = completer.lengths.index(error.prompt_tokens) // n
-        raise error.at(f"line {[*numbered][index]}") if prompt_file else error from None
-    if out is not None or prompt_file is not None:
-        write_completions(completer, items, n, out if is_file else None, progress)
-    elif json or len(texts) > 1:
-        for _ in ended(completer, items, progress):
-            pass
-        for completion in completer.completions():
-            print_json(completion.to_json()) if json else write(completion.prompt + completion.text + "\n")
-    else:
-        write_pieces(texts[0], items)
-        if not completer.continuations[0].text:
-            note(f"the continuation is empty; it ended with: {completer.completion(0).finish_reason}")
-    if receipt and not (json or out or prompt_file):
+        index = completer.lengths.index(error.prompt_tokens) // given.n
+        raise error.at(f"line {[*numbered][index]}") if given.prompt_file else error from None
+    given.writer(completer).write(items)
+    if given.receipt and given.is_text:
         show_receipts(completer.completions())
-    if timings:
+    if given.timings:
         watch.show()
-
-
-def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: Path | None) -> dict[int, str]:
-    """The prompts by number: arguments, the text of a file, or the nonblank lines of a file."""
-    if sum(source is not None and source != [] for source in (prompts, file, prompt_file)) > 1:
-        raise UsageError("PROMPT, --file and --prompt-file exclude each other")
-    if prompt_file is None:
-        return dict(enumerate(arguments.read_text(None if file else prompt, file) for prompt in (prompts or [""])))
-    return arguments.lines_of(
-        arguments.read_named(prompt_file, "--prompt-file"),
-        f"--prompt-file {prompt_file} has no prompt; write one per line",
-    )
 
 
 class Timings:
@@ -151,59 +173,88 @@ class Timings:
         messages().print(line, style="dim")
 
 
-def ended(completer: Completer, items: Items, progress: bool) -> Iterator[int]:
-    """Yield the index of each continuation when it ends."""
-    from foretell.generation.sequence import rules_of
+class Writer(ABC):
+    """Writes the completions of a completer."""
 
-    count, done, tokens = len(completer.prompts), 0, 0
-    with ProgressLine("texts") if progress else nullcontext() as show:
-        for index, _, has_ended in items:
-            sequence = completer.continuation(index).sequence
-            limit = rules_of(sequence).max_tokens or 1
-            tokens += 1
-            if has_ended:
-                yield index
-                done, tokens = done + 1, tokens + limit - len(sequence.generated)
-            if show is not None:
-                show(done, count, tokens / (count * limit))
+    def __init__(self, completer: Completer, options: GenerateOptions):
+        self.completer, self.options = completer, options
 
+    @abstractmethod
+    def write(self, items: Items) -> None:
+        """Generate the completions, and write them."""
 
-def write_completions(completer: Completer, items: Items, n: int, out: Path | None, progress: bool) -> None:
-    """Write each completion as a line of JSON when it ends, to a file, which is checked before, or to stdout."""
+    def ended(self, items: Items) -> Iterator[int]:
+        """Yield the index of each continuation when it ends."""
+        from foretell.generation.sequence import rules_of
 
-    def made_lines() -> Iterator[dict[str, Any]]:
-        for index in ended(completer, items, progress):
-            yield {"index": index // n, "continuation": index % n, **completer.completion(index).to_json()}
-            completer.forget(index)
-
-    lines = made_lines()
-    if out is None:
-        for line in lines:
-            print_json(line)
-        return
-    target = out.resolve()
-    try:
-        with target.open("w", encoding="utf-8") as file:
-            for line in lines:
-                print(json_module.dumps(line, ensure_ascii=False), file=file, flush=True)
-    except OSError as error:
-        if not target.stat().st_size:
-            target.unlink()
-        raise OutputError(f"could not write {out}: {error.strerror}") from None
+        count, done, tokens = len(self.completer.prompts), 0, 0
+        with ProgressLine("texts") if self.options.progress else nullcontext() as show:
+            for index, _, has_ended in items:
+                sequence = self.completer.continuation(index).sequence
+                limit = rules_of(sequence).max_tokens or 1
+                tokens += 1
+                if has_ended:
+                    yield index
+                    done, tokens = done + 1, tokens + limit - len(sequence.generated)
+                if show is not None:
+                    show(done, count, tokens / (count * limit))
 
 
-def write_pieces(prompt: str, items: Items) -> None:
-    """Write a prompt, then its continuation piece by piece."""
-    with notes_after():
-        write(prompt, end="")
+class JsonLines(Writer):
+    """Each completion as a line of JSON when it ends, in a file, which was checked before, or on stdout."""
+
+    def write(self, items: Items) -> None:
+        out = self.options.out
+        if out is None or out == arguments.STANDARD_OUTPUT:
+            for line in self.lines(items):
+                print_json(line)
+            return
+        target = out.resolve()
         try:
-            for _, piece, _ in items:
-                if piece:
-                    write(piece, end="")
-        except ForetellError:
-            write("")  # the error has its own line
-            raise
-        write("")
+            with target.open("w", encoding="utf-8") as file:
+                for line in self.lines(items):
+                    print(json.dumps(line, ensure_ascii=False), file=file, flush=True)
+        except OSError as error:
+            if not target.stat().st_size:
+                target.unlink()
+            raise OutputError(f"could not write {out}: {error.strerror}") from None
+
+    def lines(self, items: Items) -> Iterator[dict[str, Any]]:
+        n = self.options.n
+        for index in self.ended(items):
+            yield {"index": index // n, "continuation": index % n, **self.completer.completion(index).to_json()}
+            self.completer.forget(index)
+
+
+class WholeTexts(Writer):
+    """All completions in the order of the prompts, when the last one has ended."""
+
+    def write(self, items: Items) -> None:
+        for _ in self.ended(items):
+            pass
+        for completion in self.completer.completions():
+            if self.options.json:
+                print_json(completion.to_json())
+            else:
+                write(completion.prompt + completion.text + "\n")
+
+
+class Pieces(Writer):
+    """One prompt, then its continuation piece by piece."""
+
+    def write(self, items: Items) -> None:
+        with notes_after():
+            write(self.completer.prompts[0], end="")
+            try:
+                for _, piece, _ in items:
+                    if piece:
+                        write(piece, end="")
+            except ForetellError:
+                write("")  # the error has its own line
+                raise
+            write("")
+        if not self.completer.continuations[0].text:
+            note(f"the continuation is empty; it ended with: {self.completer.completion(0).finish_reason}")
 
 
 def show_receipts(completions: list[Completion]) -> None:

@@ -21,7 +21,7 @@ class HelpInColumns:
             return
         rows = [(names(entry), description(console, entry)) for entry in panel.entries]
         column = min(MOST, max(LEAST, *(len(name) for name, _ in rows))) + 4
-        put(console, f"{text_of(console, panel.title)}:")
+        put(console, f"{_rendered(console, panel.title)}:")
         for name, about in rows:
             lines = textwrap.wrap(about, width(console) - column, break_on_hyphens=False) or [""]
             first = [f"  {name}"] if len(name) + 4 > column else [f"  {name}".ljust(column) + lines.pop(0)]
@@ -29,11 +29,11 @@ class HelpInColumns:
         put(console)
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
-        put(console, f"Usage: {text_of(console, usage).removeprefix('Usage: ')}", "")
+        put(console, f"Usage: {_rendered(console, usage).removeprefix('Usage: ')}", "")
 
     def render_description(self, console: Console, options: ConsoleOptions, text: Any) -> None:
         """Fill the paragraphs, except indented ones."""
-        for paragraph in text_of(console, text).split("\n\n"):
+        for paragraph in _rendered(console, text).split("\n\n"):
             is_kept = paragraph.startswith(" ")
             filled = textwrap.fill(paragraph, width(console), break_on_hyphens=False, break_long_words=False)
             put(console, paragraph if is_kept else filled, "")
@@ -44,13 +44,13 @@ def names(entry: HelpEntry) -> str:
 
 
 def description(console: Console, entry: HelpEntry) -> str:
-    facts = [" ".join(text_of(console, entry.description).split())]
+    facts = [" ".join(_rendered(console, entry.description).split())]
     facts += [f"[choices: {', '.join(entry.choices)}]"] if entry.choices else []
     facts += [f"[default: {entry.default}]"] if entry.default is not None else []
     return " ".join([*facts, *(["[required]"] if entry.required else [])])
 
 
-def text_of(console: Console, renderable: Any) -> str:
+def _rendered(console: Console, renderable: Any) -> str:
     """The text of any rich renderable, without styles, in as few lines as possible."""
     wide = console.options.update(width=10_000)
     segments = console.render(renderable, wide) if renderable else []

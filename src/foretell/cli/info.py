@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import messages, note, open_model, print_json, write
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 from foretell.files import printable_name
 from foretell.installation import describe_installation, installation_text
 
@@ -37,10 +37,10 @@ def info(
     /,
     *,
     machine: Annotated[
-        bool, Parameter(help="Versions, processor and installed extras instead, for a bug report.")
+        bool, Parameter(help="Print versions, processor and installed extras, for a bug report.")
     ] = False,
-    names: Annotated[bool, Parameter(help="Also list the modules, and the values to trace and explain.")] = False,
-    kernels: Annotated[bool, Parameter(help="Also list the kernels that generation uses on this machine.")] = False,
+    names: Annotated[bool, Parameter(help="List the modules, and the values to trace and explain.")] = False,
+    kernels: Annotated[bool, Parameter(help="List the kernels that generation uses on this machine.")] = False,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:
@@ -267,8 +267,9 @@ def weights_of_shape(config: ModelConfig) -> Iterator[StoredWeight]:
 def weights_in_memory(model: LanguageModel) -> Iterator[StoredWeight]:
     """The weights of a loaded model and its parts, including scales and minima of quantised weights."""
     from foretell.device import dtype_name
-    from foretell.model.quantized_linear import quantized_layers, stored_buffers
+    from foretell.model.quantized_linear import quantized_layers
     from foretell.saved_model.config_file import StoredWeight
+    from foretell.saved_model.part import stored_buffers
 
     quantized, buffers = quantized_layers(model.decoder), stored_buffers(model.decoder)
     for path, module in model.decoder.named_modules():
@@ -317,7 +318,7 @@ def document(facts: dict[str, Any]) -> DocumentSection:
 def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Shape, tokenizer and cost, a row for each."""
     config, tokenizer = facts["config"], facts["tokenizer"]
-    layers, heads = str(config["num_layers"]), f"{config['num_heads']} heads of {config['head_width']}"
+    layers, heads = str(config["num_layers"]), f"{counted(config['num_heads'], 'head')} of {config['head_width']}"
     if "encoder_layers" in config:
         layers = f"{config['encoder_layers'] or layers} + {layers}"
     flops, cache = facts["training_flops_per_token"] / 1e6, facts["cache_bytes_per_token"]

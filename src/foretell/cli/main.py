@@ -20,7 +20,7 @@ from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.help import HelpInColumns
 from foretell.cli.path_arguments import prepare_paths
 from foretell.cli.terminal import fail, library_notes_on_stderr
-from foretell.cli.training import TrainingOptions
+from foretell.cli.training_verbs import TrainingOptions
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_signal, hangup_signals
 
@@ -68,8 +68,7 @@ VERBS = {  # verb: (group, summary, function)
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
     "warm": (MAKE, "Compile the kernels that a model generates with.", "foretell.cli.info:warm"),
-    "quantize": (MAKE, "Write a model with integer weights, and report the cost.", "foretell.cli.convert:quantize"),
-    "convert": (MAKE, "Write a model for other programs, and compare the two.", "foretell.cli.convert:convert"),
+    "convert": (MAKE, "Write a model with integer weights or for other programs.", "foretell.cli.convert:convert"),
     "push": (MAKE, "Write a model to the Hugging Face Hub, with a model card.", "foretell.cli.convert:push"),
 }
 

@@ -15,8 +15,8 @@ BLOCKS = ["**.blocks.*"]
 def plan(
     *,
     size: Annotated[str, Parameter(help="toy, tiny, ..., gpt2, gpt2-xl, gpt3-175b: a preset.")],
-    tokens: Annotated[float | None, Parameter(help="To train on, such as 30e9; default: 20 per parameter.")] = None,
-    gpus: Annotated[int, arguments.whole("How many devices.")] = 1,
+    tokens: Annotated[float | None, Parameter(help="Training tokens, as 30e9 (default: 20 per parameter).")] = None,
+    gpus: Annotated[int, arguments.whole("Number of devices.")] = 1,
     gpu: Annotated[
         str, Parameter(help="a100, a100-40gb, h100, h200, l4, rtx4090; this: this machine, measured for seconds.")
     ] = "this",
@@ -25,14 +25,14 @@ def plan(
         Parameter(help="Copies of the weights on each device (ddp), or shards.", show_choices=False),
     ] = None,
     checkpoint_activations: Annotated[bool, Parameter(help="Recompute the values of blocks for the gradient.")] = False,
-    context: Annotated[int | None, arguments.whole("Tokens of a generated text; default: the model's context.")] = None,
+    context: Annotated[int | None, arguments.whole("Generated tokens (default: the model's context).")] = None,
     only: Annotated[
         Literal["training", "generating"] | None,
-        Parameter(help="One of the two: training or generating.", show_choices=False),
+        Parameter(help="Plan only training, or only generating.", show_choices=False),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        Parameter(name="--set", help="Any field, also as --model.width 256, --training.batch-size 64."),
+        Parameter(name="--set", help="Set a field, also as --model.width 256, --training.batch-size 64."),
     ] = None,
     json: arguments.Json = False,
 ) -> None:
@@ -41,7 +41,7 @@ def plan(
     Figures are ranges. The time follows from a measurement of this machine, or
     from the share of the peak that a training reached on a GPU.
     """
-    from foretell.cli.training import check_tables
+    from foretell.cli.training_verbs import check_tables
     from foretell.config.section import check_known
     from foretell.pretraining.plan import plan as make_plan
 

@@ -25,7 +25,7 @@ def predict(
     *text: Annotated[
         str, Parameter(help="The text or texts of one example; a file with rows; - reads a text per line.")
     ],
-    column: Annotated[list[str] | None, Parameter(help="The column with the text; default: as in training.")] = None,
+    column: Annotated[list[str] | None, Parameter(help="The column with the text (default: as in training).")] = None,
     choice_column: arguments.ChoiceColumn = None,
     columns: arguments.ColumnNames = None,
     encoding: arguments.Encoding = "utf-8",
@@ -104,9 +104,9 @@ def evaluate_task(
     /,
     *,
     text_column: Annotated[
-        list[str] | None, Parameter(help="The column with the text; default: as in training.")
+        list[str] | None, Parameter(help="The column with the text (default: as in training).")
     ] = None,
-    label_column: Annotated[str | None, Parameter(help="The column with the label; default: as in training.")] = None,
+    label_column: Annotated[str | None, Parameter(help="The column with the label (default: as in training).")] = None,
     choice_column: arguments.ChoiceColumn = None,
     columns: arguments.ColumnNames = None,
     encoding: arguments.Encoding = "utf-8",

@@ -18,9 +18,9 @@ def next_verb(
     /,
     *,
     file: arguments.File = None,
-    top: Annotated[int, arguments.whole("How many tokens to show.")] = 5,
-    at: Annotated[int | None, arguments.whole("After this token, 0 being the first.")] = None,
-    every: Annotated[bool, Parameter(help="After each token of the text.")] = False,
+    top: Annotated[int, arguments.whole("Number of tokens to show.")] = 5,
+    at: Annotated[int | None, arguments.whole("Predict after this token, counted from 0.")] = None,
+    every: Annotated[bool, Parameter(help="Predict after every token of the text.")] = False,
     allow_special: arguments.AllowSpecial = False,
     start_token: arguments.StartToken = None,
     ids: arguments.Ids = False,
@@ -81,7 +81,7 @@ def embed(
     /,
     *,
     file: Annotated[Path | None, Parameter(help="Read a text per line of this UTF-8 file.")] = None,
-    pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
+    pool: Annotated[Literal["last", "mean"], Parameter(help="Return the last token's vector, or the mean.")] = "last",
     allow_special: arguments.AllowSpecial = False,
     ids: arguments.Ids = False,
     json: arguments.Json = False,
@@ -123,14 +123,14 @@ def evaluate(
     /,
     *,
     task: Annotated[
-        Task | None, Parameter(help="text, choice, ending or chat; default: by the file's fields.", show_choices=False)
+        Task | None, Parameter(help="text, choice, ending or chat (default: by the file's fields).", show_choices=False)
     ] = None,
     stride: Annotated[
-        int | None, arguments.whole("Tokens from one window to the next; default: half the context.")
+        int | None, arguments.whole("Tokens from one window to the next (default: half the context).")
     ] = None,
     fields: arguments.Fields = arguments.ALL_TEXTS,
     separator: Annotated[
-        str | None, Parameter(help="What follows each prompt, as in its training, or each question.")
+        str | None, Parameter(help="The text between prompt and answer, or after each question.")
     ] = None,
     allow_special: arguments.AllowSpecial = False,
     limit: arguments.Limit = None,

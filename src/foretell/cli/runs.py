@@ -86,10 +86,11 @@ def delete_runs(names: tuple[str, ...]) -> None:
             if not confirmed(f"delete {run.directory} with all its checkpoints and metrics, {size}? [y/N] "):
                 note(f"kept        {run.directory}")
                 continue
-            others = Run(run.directory.resolve()).remove()
+            whole = Run(run.directory.resolve())
+            others = whole.remove()
         note(f"deleted     {run.directory}")
         for path in others:
-            note(f"kept        {path}, which no training writes")
+            note(f"kept        {run.directory / path.relative_to(whole.directory)}, which no training writes")
 
 
 def confirmed(question: str) -> bool:

@@ -48,7 +48,7 @@ def sampling_option(name: str, hint: Any) -> Any:
     default, kind = getattr(SamplingFields, name), TYPED.get(name, hint.__origin__)
     help = next(text for text in hint.__metadata__ if isinstance(text, str))
     parameter = Parameter(
-        help=help + (f"; default: {default:g}." if isinstance(default, int | float) else "."),
+        help=help + (f" (default: {default:g})." if isinstance(default, int | float) else "."),
         consume_multiple=False,
         allow_leading_hyphen=kind in (list[str], str | None),
         converter=arguments.whole_number if kind in (int, int | None) else None,

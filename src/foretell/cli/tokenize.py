@@ -57,7 +57,7 @@ def train_tokenizer(
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
     vocab_size: Annotated[int | None, arguments.whole("Number of entries, for bpe and words.")] = None,
     split: Annotated[
-        Literal["gpt2", "qwen2"] | None, Parameter(help="How bpe cuts text into words first; default: qwen2.")
+        Literal["gpt2", "qwen2"] | None, Parameter(help="How bpe cuts text into words first (default: qwen2).")
     ] = None,
     text_field: arguments.TextField = None,
     special: arguments.Special = None,

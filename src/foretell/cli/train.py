@@ -19,7 +19,7 @@ from rich.text import Text
 from foretell.cli import arguments
 from foretell.cli.command_line import sections
 from foretell.cli.terminal import open_model, print_json, results
-from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError, shell_words
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from foretell.device import DeviceName, DtypeName
     from foretell.evaluation.replayed_row import ReplayedRow, ReplayedToken
+    from foretell.pretraining.replay import Replay
     from foretell.pretraining.task import TextTask
-    from foretell.pretraining.training_data import Replay
     from foretell.session.session import Session
 
 
@@ -41,25 +41,25 @@ INDENT, COLUMNS = 6, 80
 
 def train(
     *data: arguments.Data,
-    size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ...; default: chosen.")] = None,
+    size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ... (default: chosen).")] = None,
     start_from: Annotated[
         str | None, Parameter(help="Continue from this MODEL: its weights, shape and tokenizer.")
     ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
-    kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
+    kind: Annotated[str | None, Parameter(help="Make a tokenizer: bpe, bytes, characters or words.")] = None,
     start_token: Annotated[
         str | None, Parameter(help="Put this special token before every text; it may be the end token.")
     ] = None,
     special: arguments.Special = None,
     fields: arguments.Fields = arguments.ALL_TEXTS,
     loss_on: Annotated[
-        Literal["all", "answer"] | None, Parameter(help="The tokens to learn; default: the answer if there is one.")
+        Literal["all", "answer"] | None, Parameter(help="The tokens to learn (default: the answer if there is one).")
     ] = None,
     workers: Annotated[
         int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")
     ] = None,
     strict: Annotated[
-        bool, Parameter(help="Refuse a folder with a file that cannot be read; default: leave it out.")
+        bool, Parameter(help="Refuse a folder with a file that cannot be read (default: leave it out).")
     ] = False,
     sample_prompt: Annotated[
         list[str] | None, Parameter(help="A text to continue during training; may be repeated.")
@@ -68,7 +68,7 @@ def train(
         str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.")
     ] = None,
     options: Options = DEFAULTS,
-    show_batch: Annotated[int | None, arguments.whole("Train nothing: the batch of this step of run OUT.")] = None,
+    show_batch: Annotated[int | None, arguments.whole("Only print the batch of this step of run OUT.")] = None,
     json: arguments.Json = False,
     help_config: Annotated[bool, Parameter(help="Show all fields of the configuration.")] = False,
 ) -> None:
@@ -224,7 +224,7 @@ SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"),
 
 def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
     """Show the batch of a step, with the losses of the run's best checkpoint or a given one."""
-    from foretell.pretraining.training_data import replay
+    from foretell.pretraining.replay import replay
     from foretell.runs.run import find_run, is_run
 
     if out is None:
@@ -261,7 +261,7 @@ def show_row(console: Console, row: ReplayedRow) -> None:
         above, below = Text(), Text()
         for token in line:
             width = cell_width(token)
-            shown = one_line(token.text)
+            shown = _visible(token.text)
             above.append(shown, style=surprise_style(token.loss)).append(" " * (width - cell_len(shown)))
             below.append(f"{format_loss(token):<{width}}", style="dim")
         above.rstrip()
@@ -282,7 +282,7 @@ def lines_of(tokens: list[ReplayedToken]) -> Iterator[list[ReplayedToken]]:
     yield line
 
 
-def one_line(text: str) -> str:
+def _visible(text: str) -> str:
     """A token on one line, with visible spaces and line ends."""
     shown = text.replace("\n", "⏎").replace(" ", "·")
     return "".join(letter if letter.isprintable() else "�" for letter in shown)[: COLUMNS - 1]
@@ -303,4 +303,4 @@ def surprise_style(nats: float | None) -> str:
 
 def cell_width(token: ReplayedToken) -> int:
     """Columns for a token and its loss, with one column between neighbours."""
-    return max(cell_len(one_line(token.text)), len(format_loss(token))) + 1
+    return max(cell_len(_visible(token.text)), len(format_loss(token))) + 1

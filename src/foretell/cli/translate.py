@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
-from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import UsageError, expanded, shell_words
+from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
+from foretell.errors import UsageError, counted, expanded, shell_words
 
 if TYPE_CHECKING:
     from foretell.session.session import Session
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 512  # lines translated together and then printed
 
-Beam = Annotated[int | None, arguments.whole("Beams; 1 is greedy; default: 5.")]
+Beam = Annotated[int | None, arguments.whole("Number of beams; 1 is greedy (default: 5).")]
 LengthPenalty = Annotated[
-    float | None, Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: the model's.")
+    float | None, Parameter(help="Exponent of Wu et al.'s length penalty (default: the model's).")
 ]
 
 Reverse = Annotated[bool, Parameter(help="Translate the second column, or file, into the first.")]
 Columns = Annotated[
-    list[str] | None, Parameter(help="Of a table with named columns: read this one; twice, the source's first.")
+    list[str] | None, Parameter(help="Read this column of a table; give the source's first, then the target's.")
 ]
 
 
@@ -44,8 +44,10 @@ def translate(
     length_penalty: LengthPenalty = None,
     temperature: Annotated[float | None, Parameter(help="Sample with this temperature, without a beam.")] = None,
     top_k: Annotated[int | None, arguments.whole("Sample from the k most likely tokens.")] = None,
-    top_p: Annotated[float | None, Parameter(help="Sample from this much probability; default: 0.95.")] = None,
-    seed: Annotated[int | None, arguments.whole("The seed of the samples; default: 1.")] = None,
+    top_p: Annotated[
+        float | None, Parameter(help="Sample from the most likely tokens up to this total probability (default: 0.95).")
+    ] = None,
+    seed: Annotated[int | None, arguments.whole("The seed of the samples (default: 1).")] = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -100,7 +102,7 @@ def evaluate_translation(
     translator = open_translator(model, **options.keywords())
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
-        note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")
+        note(f"left out of the loss: {counted(result.left_out, 'pair')} longer than the model's context")
     report(result, json)
 
 
@@ -168,13 +170,13 @@ def train_translate(
     *pairs: Annotated[Path, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     size: Annotated[
         str | None,
-        Parameter(help="toy, tiny, mini, small, base, vaswani-tiny, vaswani-small or vaswani-base; default: by time."),
+        Parameter(help="toy, tiny, mini, small, base, vaswani-tiny, vaswani-small or vaswani-base (default: by time)."),
     ] = None,
     batch_tokens: Annotated[
-        int | None, arguments.whole("Tokens per step, of both languages; default: 2048, from mini on 4096.")
+        int | None, arguments.whole("Tokens per step, of both languages (default: 2048, from mini on 4096).")
     ] = None,
     separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
-    dev: Annotated[Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.")] = None,
+    dev: Annotated[Path | None, Parameter(help="Held-out pairs (default: a share of the pairs).")] = None,
     reverse: Reverse = False,
     column: Columns = None,
     options: Options = DEFAULTS,
@@ -213,7 +215,7 @@ def finish(session: Session[TranslationTask]) -> None:
     data, best = session.task.data, session.run.best().training()
     loss, bleu = best["validation_loss"], best["evaluation"].get("bleu")
     tokenizer = session.task.config.pairs.bleu_tokenizer
-    on = f"{min(200, len(data.validation))} pairs, greedy, tokenizer {tokenizer}"
+    on = f"{counted(min(200, len(data.validation)), 'pair')}, greedy, tokenizer {tokenizer}"
     shown = "" if bleu is None else f", BLEU {bleu:.1f} on {on}"
     figures = "" if loss is None else f"validation loss {loss:.3f}{shown}"
     show_end(session, figures, "translate", shell_words((data.validation or data.train)[0].source))

@@ -26,7 +26,7 @@ from foretell.manifest import write_manifest
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
 from foretell.safetensors_files import check_finite, read_tensor, save_tensors
 from foretell.safetensors_header import read_header
-from foretell.saved_model.part import LORA, LoRAPart, add_adapters
+from foretell.saved_model.layer_parts import LORA, LoRAPart, add_adapters
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."

@@ -21,7 +21,6 @@ class Material:
 
 TEXT = Material("passages", "train without the texts of a file TEST.txt", "TEST.txt")
 TEXT_ROWS = Material("rows", "train without the rows of a file TEST.jsonl", "TEST.jsonl --rows")
-ROWS = Material("rows", "train without the rows of a file TEST.csv", "TEST.csv")
 CHATS = Material("conversations", "train without the conversations of a file TEST.jsonl", "TEST.jsonl --task chat")
 PAIRS = Material(
     "sources", "train without the pairs of a file TEST.tsv", "TEST.tsv", "its checkpoint and length penalty"
@@ -32,3 +31,8 @@ VALUES = Material(
     "{data} --test LATER.csv",
     "its checkpoint, its blend with a naive forecast and its intervals",
 )
+
+
+def rows_of(suffix: str) -> Material:
+    """Rows of files with this suffix."""
+    return Material("rows", f"train without the rows of a file TEST{suffix}", f"TEST{suffix}")

@@ -95,8 +95,8 @@ class ChatEvaluation(Shown):
         ]
         for each in self.questions:
             answers = {"in the data": each.answer, **each.answers}
-            shown = [(name + " (cut)" * (name in each.cut), one_line(text)) for name, text in answers.items()]
-            parts += [Paragraph(one_line(each.question)), Table(("", "answer"), shown)]
+            shown = [(name + " (cut)" * (name in each.cut), _on_one_line(text)) for name, text in answers.items()]
+            parts += [Paragraph(_on_one_line(each.question)), Table(("", "answer"), shown)]
         return DocumentSection(f"Answers to {self.data}", parts)
 
 
@@ -168,6 +168,6 @@ def answer_to(model: LanguageModel, conversation: Conversation, chat_format: Cha
     return completer.finished(min(ANSWER_TOKENS, room))[0]
 
 
-def one_line(text: str) -> str:
+def _on_one_line(text: str) -> str:
     """A text on one line, with visible line ends."""
     return " ⏎ ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())

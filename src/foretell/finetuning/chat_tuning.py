@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from foretell.config.model import ModelConfig
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
-from foretell.errors import CheckpointError, as_path
+from foretell.errors import CheckpointError, as_path, counted
 from foretell.files import TOKENIZER_FILE, sync
 from foretell.finetuning.chat_data import ChatData, EncodedConversation, Truncation, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask, row_batches
@@ -151,13 +151,13 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         chats, training = task.data, task.config.training
         epochs = training.steps * training.batch_size / len(task.train)
         return [
-            f"data        {len(chats.train):,} conversations to learn from, {len(chats.held_out):,} held out",
+            f"data        {counted(len(chats.train), 'conversation')} to learn from, {len(chats.held_out):,} held out",
             f"tokens      {len(chats.train.tokens):,}, of which {chats.train.num_targets:,} are answers and learned; "
             f"held out {chats.held_out.num_targets:,}",
             f"rows        {len(chats.train):,}, {task.train.described}; read {epochs:.1f} times",
             *task.record.reasons,
             f"model       {task.record.size}, {count_parameters(task.config.model):,} parameters",
-            describe_recipe(training, f"{training.steps:,} steps of {training.batch_size:,} rows"),
+            describe_recipe(training, f"{counted(training.steps, 'step')} of {counted(training.batch_size, 'row')}"),
         ]
 
 

@@ -11,9 +11,10 @@ from foretell.data.table import Row, list_names
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.columns import cell_text, label_text
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Readout
+from foretell.finetuning.kind import AskedOutput, Example
 from foretell.finetuning.label_kind import LabelKind, find_label, whole
 from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.insight.readout import ChoiceReadout
 from foretell.typesetting.document import quoted
 
 CHOICES = "choices"  # a column with a list, in JSON
@@ -30,7 +31,7 @@ class ChoiceKind(LabelKind):
     reads = "a question and two answers or more"
     arguments = '"a question" "an answer" "another answer"'
     has_delimiter = True
-    outcomes = "choice"
+    readout = ChoiceReadout
 
     # --- rows of a file
 
@@ -101,13 +102,15 @@ class ChoiceKind(LabelKind):
     def names(self, texts: Sequence[str]) -> tuple[str, ...]:
         return tuple(texts[1:])
 
-    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
+    def num_answers(self, others: Sequence[str]) -> int:
+        return len(others)
+
+    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
         names = self.names(texts)
         chosen = find_label(names, label)
         if against is not None:
             raise UsageError(f"--against compares two labels, but this model is for --task {self.name}")
-        title = f"the score of answer {chosen}, {quoted(names[chosen])}"
-        return Readout(weight[0], lambda outputs: outputs[..., chosen], title, sequence=chosen)
+        return AskedOutput(chosen, f"the score of answer {chosen}, {quoted(names[chosen])}")
 
 
 def find_choices(available: Sequence[str], given: tuple[str, ...], where: str) -> tuple[str, ...]:

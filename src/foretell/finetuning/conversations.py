@@ -105,7 +105,7 @@ class ConversationReader:
             return answers, used
         before = [*self._history(row.get("history"), where), *self._part(row, asked, "user", where)]
         if extra := row.get("input"):
-            before[-1] = replace(before[-1], content=f"{before[-1].content}\n\n{text_of(extra, f'{where}, input')}")
+            before[-1] = replace(before[-1], content=f"{before[-1].content}\n\n{text_in(extra, f'{where}, input')}")
         turns = answers if answers[: len(before)] == before else [*before, *answers]
         return turns, {*used, asked, "history", "input"}
 
@@ -191,13 +191,13 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     """A field's text; a DataError if it is missing or empty."""
     if name not in row:
         raise DataError(f"{where}: no field {name!r} among {list_names(list(row))}")
-    text = text_of(row[name], f"{where}, {name}")
+    text = text_in(row[name], f"{where}, {name}")
     if not text.strip():
         raise DataError(f"{where}: {name!r} is empty; give a text, or remove the row")
     return text
 
 
-def text_of(value: Any, where: str) -> str:
+def text_in(value: Any, where: str) -> str:
     """A text, or the joined texts of a list of parts of type text."""
     if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
         texts = [part["text"] for part in value if isinstance(part.get("text"), str)]

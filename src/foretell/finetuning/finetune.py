@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from foretell.data.memory import write_rows
+from foretell.errors import counted
 from foretell.files import read_json
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
@@ -146,7 +147,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             f"input       pool {head.pool}, {tokens}; at most {longest} of {task.config.model.context_length} tokens",
             f"trained     {describe_trained(task.model)}",
             *task.record.reasons,
-            f"recipe      {training.steps:,} steps of {training.batch_size} rows, learning rate "
+            f"recipe      {counted(training.steps, 'step')} of {counted(training.batch_size, 'row')}, learning rate "
             f"{training.learning_rate:g}, lambda {task.config.finetuning.lm_weight:g}",
         ]
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from foretell.data.numbers import plain_number
 from foretell.data.table import LINES, Format, Row, Table, list_names, without_index
@@ -31,9 +32,10 @@ from foretell.finetuning.columns import (
     with_name,
 )
 from foretell.finetuning.figures import draw_calibration, draw_confusion
-from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
+from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch, make_task_batch
 from foretell.finetuning.kinds import KINDS, known_task
 from foretell.finetuning.settings import Columns, HeadSettings, Pool, TuningSettings
+from foretell.insight.readout import TaskReadout
 from foretell.typesetting.html import Shown
 
 TEXT_NAMES = (
@@ -76,20 +78,16 @@ class TaskPrediction(Shown):
 
 
 @dataclass(frozen=True)
-class Readout:
-    """A number to divide into contributions: `logit_of` computes it (...) from the head's outputs (..., C).
+class AskedOutput:
+    """An output to divide into contributions, alone or compared with another one as in `TaskReadout.compare`.
 
-    It is the dot product of a text's vector with `direction` (D,), plus `constant`. title, minus: the names of the
-    number and of the number it is compared with. sequence: the only sequence it depends on; None: it is the sum over
-    all.
+    title, minus: the names of the number and of the number it is compared with.
     """
 
-    direction: Tensor
-    logit_of: Callable[[Tensor], Tensor]
+    output: int
     title: str
+    against: int | None = None
     minus: str = ""
-    constant: float = 0.0
-    sequence: int | None = None
 
 
 class Kind(ABC):
@@ -114,7 +112,7 @@ class Kind(ABC):
     reads: ClassVar[str] = "one text"
     arguments: ClassVar[str] = '"a text"'  # of `foretell predict`
     has_delimiter: ClassVar[bool] = False  # True: a delimiter token is between the texts of a sequence
-    outcomes: ClassVar[str] = "text"  # the kind of outcomes, as in `Outcomes`
+    readout: ClassVar[type[TaskReadout]] = TaskReadout  # how the head reads the pass of an example
     pools: ClassVar[tuple[Pool, ...]] = ("extract", "last", "mean")  # the first is the default
     learning_rate: ClassVar[float] = 5e-4  # for models below SMALL_WIDTH; larger ones use GPT-1's
     scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that can select the best checkpoint
@@ -330,8 +328,26 @@ class Kind(ABC):
         """The cells in a table, the same columns for every row."""
         return self.cells(prediction)
 
-    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
-        """The number for `explain --prediction`, given the head's weight (C, D) and the label to explain."""
+    @abstractmethod
+    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """The names of the outputs for the texts of an example."""
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The factor and the constant that make an output a number of the data."""
+        return 1.0, 0.0
+
+    def outputs_of_pass(self, layer: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
+        """The outputs (C,) by the linear `layer` from the hidden states (T, D) of an example's sequences."""
+        batch = make_task_batch([EncodedExample(tuple([0] * len(each) for each in sequences))]).to(sequences[0].device)
+        return self.outputs(layer, pad_sequence(list(sequences), batch_first=True), batch)[0]
+
+    def num_answers(self, others: Sequence[str]) -> int:
+        """The number of sequences that can be shown instead of the first."""
+        return 0
+
+    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
+        """The output for `explain --prediction`, given the label to explain."""
         raise UsageError(f"`foretell explain --prediction` cannot divide what a model for --task {self.name} predicts")
 
 

@@ -26,7 +26,7 @@ Truncate = Literal["head", "tail", "middle"]
 class HeadFields(TypedDict, total=False):
     """The options as keywords of `foretell.finetune`. The text in an annotation is the help on the command line."""
 
-    dev_fraction: Annotated[float, "The share of DATA that is held out; default: 0.1."]
+    dev_fraction: Annotated[float, "The share of DATA that is held out (default: 0.1)."]
     group_column: Annotated[str | None, "A column of groups; the rows of a group are held out together."]
     text_column: Annotated[Sequence[str], "The column with the text; twice for a pair of texts."]
     label_column: Annotated[str | None, "The column with the label."]
@@ -38,16 +38,17 @@ class HeadFields(TypedDict, total=False):
     pool: Annotated[
         Pool | None,
         "What the new layer reads: mean, the mean of the vectors of a text's tokens (default of classify); extract, "
-        "the vector of a new token after the text (of most tasks); last, of its last token (of tag).",
+        "the vector of a new token after the text (default of most tasks); last, the vector of the text's last token "
+        "(default of tag).",
     ]
-    lm_weight: Annotated[float, "The weight of language modelling in the loss; default: 0.5, or 0 from scratch."]
-    class_weights: Annotated[Literal["balanced", "none"], "balanced: all labels weigh the same; default: none."]
-    best_by: Annotated[str, "The figure that selects the best checkpoint, such as accuracy; default: loss."]
+    lm_weight: Annotated[float, "The weight of language modelling in the loss (default: 0.5, or 0 from scratch)."]
+    class_weights: Annotated[Literal["balanced", "none"], "balanced: all labels weigh the same (default: none)."]
+    best_by: Annotated[str, "The figure that selects the best checkpoint, such as accuracy (default: loss)."]
     size: Annotated[str | None, "The size of a new model: toy (default), tiny, small, ..."]
-    epochs: Annotated[float | None, "Passes over the data; default: 3, or 6 from scratch; more for few examples."]
-    dropout: Annotated[float | None, "Dropout of the whole model; default: 0.1, or 0.3 from scratch."]
-    head_dropout: Annotated[float, "Dropout before the new layer; default: 0.1, or 0.3 from scratch."]
-    word_dropout: Annotated[float, "The share of tokens that each step leaves out; default: 0, or 0.3 from scratch."]
+    epochs: Annotated[float | None, "Passes over the data (default: 3, or 6 from scratch; more for few examples)."]
+    dropout: Annotated[float | None, "Dropout of the whole model (default: 0.1, or 0.3 from scratch)."]
+    head_dropout: Annotated[float, "Dropout before the new layer (default: 0.1, or 0.3 from scratch)."]
+    word_dropout: Annotated[float, "The share of tokens that each step leaves out (default: 0, or 0.3 from scratch)."]
 
 
 def known_task(task: str) -> str:

@@ -1,7 +1,7 @@
 """Direct contributions of words and model parts to the logit of a label, and the effects of the words.
 
 The logit of a label is a dot product of the text's vector with a row of the head. The text's vector is a sum of the
-outputs of embedding, heads and feed-forward layers (insight/attribution/stream_terms.py), and a head's output is a sum
+outputs of embedding, heads and feed-forward layers (insight/stream_terms.py), and a head's output is a sum
 over the tokens that it reads. So the logit is a sum over parts, and also over tokens: the amount that heads read from a
 token, plus embedding and feed-forward outputs at the token if its vector is pooled. A word has the sum of its tokens.
 Later layers process vectors that have read other tokens, so a direct contribution is not an effect. The effect of a
@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from foretell.device import autocast
 from foretell.finetuning.head import TaskHead, encode_texts, head_of, head_outputs, input_format
-from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_batch
-from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
+from foretell.finetuning.inputs import EncodedExample, InputFormat
+from foretell.finetuning.kind import AskedOutput, Example, Kind, TaskPrediction
 from foretell.finetuning.predict import TaskInputModel, given_texts
 from foretell.insight.attribution.direct_logit_attribution import DirectContribution, part_table
-from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.attribution.word_effects import (
     Masks,
     Numbers,
@@ -36,10 +34,9 @@ from foretell.insight.attribution.word_effects import (
     leave_out,
     word_table,
 )
-from foretell.insight.outcomes import Outcomes
-from foretell.insight.trace import Trace
+from foretell.insight.contributions import record_contributions
+from foretell.insight.readout import TaskReadout
 from foretell.language_model import LanguageModel
-from foretell.model.structure import model_structure
 from foretell.text.words import Word, pieces_of, words_of
 from foretell.typesetting.document import DocumentSection, Paragraph, Part
 from foretell.typesetting.html import Shown
@@ -154,24 +151,27 @@ def attribute_label(
     (example,) = encode_texts([Example(texts, (), "the given text")], head.task, inputs)
     outputs = example_outputs(model, head, [example])[0]  # (C,)
     prediction = head.task.prediction(outputs, texts)
-    readout = head.task.readout(
-        head.linear.weight.double(), texts, prediction.label if label is None else label, against
-    )
+    asked = head.task.asked(texts, prediction.label if label is None else label, against)
+    readout = make_readout(model, example, texts)
+    sequences = readout.sequences(asked.output)
     divide = pieces_of if pieces else words_of
     divided = [divide(model.tokenizer, text) for text in texts]
-    words = ExampleWords(head.task, inputs, example, divided, readout.sequence)
+    words = ExampleWords(head.task, inputs, example, divided, sequences)
 
-    def numbers(masks: Masks) -> Numbers:
-        outputs = example_outputs(model, head, words.without(masks))
-        return readout.logit_of(torch.from_numpy(np.stack(outputs))).numpy()
+    def number(outputs: Sequence[np.ndarray]) -> Numbers:
+        compared = readout.compare(torch.from_numpy(np.stack(outputs)), asked.output, asked.against, dim=-1)
+        return (readout.constant + readout.scale * compared).numpy()
 
-    full, without = leave_out(numbers, len(words.words))
-    values, special, parts = direct_contributions(model, head, words, readout)
+    def without_words(masks: Masks) -> Numbers:
+        return number(example_outputs(model, head, words.without(masks)))
+
+    full, without = leave_out(without_words, len(words.words))
+    values, special, parts = direct_contributions(model, words, readout, asked)
     total = sum(parts.values()) + readout.constant
     return LabelAttribution(
         prediction=prediction,
-        label=readout.title,
-        against=readout.minus,
+        label=asked.title,
+        against=asked.minus,
         unit="token" if pieces else "word",
         words=[
             WordContribution(word.text, full - left, value, source)
@@ -181,7 +181,7 @@ def attribute_label(
         parts=[DirectContribution(name, value) for name, value in parts.items()],
         constant=readout.constant,
         total=total,
-        logit=float(readout.logit_of(torch.from_numpy(outputs))),
+        logit=float(number([outputs])[0]),
     )
 
 
@@ -194,9 +194,9 @@ class ExampleWords:
         inputs: InputFormat,
         example: EncodedExample,
         texts: Sequence[list[Word]],
-        sequence: int | None,
+        used: Sequence[int] | None = None,
     ):
-        """texts: the words of each text. sequence: the only sequence that affects the number; None: all."""
+        """texts: the words of each text. used: the sequences that affect the number; by default all."""
         self.example = example
         # The kind arranges references to tokens (-1, -2, ...) in place of ids; special tokens have their ids, from 0
         everything = [(source, word) for source, words in enumerate(texts) for word in words]
@@ -204,7 +204,7 @@ class ExampleWords:
         ends = np.cumsum([sum(len(word.tokens) for word in words) for words in texts]).tolist()
         references = [[-at - 1 for at in range(first, end)] for first, end in pairwise([0, *ends])]
         arranged = kind.arrange(references, inputs).sequences
-        used = range(len(arranged)) if sequence is None else [sequence]
+        used = range(len(arranged)) if used is None else used
         present = sorted({owners[-at - 1] for index in used for at in arranged[index] if at < 0})
         players = {owner: player for player, owner in enumerate(present)}
         self.sequences = list(used)
@@ -240,19 +240,23 @@ def example_outputs(model: LanguageModel, head: TaskHead, examples: Sequence[Enc
 
 
 def direct_contributions(
-    model: LanguageModel, head: TaskHead, words: ExampleWords, readout: Readout
+    model: LanguageModel, words: ExampleWords, readout: TaskReadout, asked: AskedOutput
 ) -> tuple[list[float], SpecialTokens, dict[str, float]]:
+    direction = readout.direction(asked.output, asked.against)
     by_word, by_part = np.zeros(len(words.words)), defaultdict[str, float](float)
     special = defaultdict[int, float](float)
     for index in words.sequences:
         ids = words.example.sequences[index]
-        by_token, parts = sequence_contributions(model, head, ids, readout.direction)
+        numbers, at = record_contributions(model, ids, by_token=True), readout.positions(len(ids))
+        count = at.stop - at.start
+        directions = (direction / count).expand(1, count, -1)
+        by_token = numbers.of_tokens(at, directions)[:, 0].sum(0).tolist()
         for token, owner, value in zip(ids, words.owners[index].tolist(), by_token, strict=True):
             if owner == SPECIAL:
                 special[token] += value
             else:
                 by_word[owner] += value
-        for name, value in parts.items():
+        for name, value in zip(numbers.vector_names, numbers.of_parts(at, directions)[:, 0].tolist(), strict=True):
             by_part[name] += value
     around = float(np.abs(list(special.values())).sum())
     everything = around + float(np.abs(by_word).sum())
@@ -261,62 +265,44 @@ def direct_contributions(
     return by_word.tolist(), SpecialTokens(names, sum(special.values()), share), dict(by_part)
 
 
-def sequence_contributions(
-    model: LanguageModel, head: TaskHead, ids: list[int], direction: Tensor
-) -> tuple[list[float], dict[str, float]]:
-    """Contributions of one token sequence, by position and by part."""
-    structure = model_structure(model.decoder)
-    stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
-    with Trace(model, names_by_token(stream, structure)) as trace:
-        model.decoder.hidden(torch.tensor([ids], device=model.device))
-    at = slice(0 if head.settings.pool == "mean" else len(ids) - 1, len(ids))
-    directions = (direction / (at.stop - at.start)).expand(1, at.stop - at.start, -1)
-    names, vectors = stream.stacked(trace, at)  # (N, P, D)
-    parts = torch.einsum("npd,cpd->n", vectors, directions).tolist()
-    by_token = stream.by_token(trace, at, directions)[:, 0].sum(0)
-    return by_token.tolist(), dict(zip(names, parts, strict=True))
+def readout_of(model: TaskInputModel, text: str = "") -> TaskReadout:
+    """The head of a tuned model after the pass over an example. text: the first text of the example."""
+    kind = head_of(model).task
+    texts = kind.given_texts([text, *model.others])
+    (example,) = kind.encode([texts], input_format(model))
+    return make_readout(model, example, texts, model.shown)
 
 
-def outcomes_of(model: TaskInputModel, text: str = "") -> Outcomes:
-    """The labels or the number of a tuned model for its page. text: the first text of the example."""
-    head, inputs = head_of(model), input_format(model)
-    kind, settings = head.task, head.settings
-    (example,) = kind.encode([kind.given_texts([text, *model.others])], inputs)
-    factor, constant = (
-        (1.0, 0.0) if settings.labels or kind.outcomes == "choice" else (settings.deviation, settings.mean)
-    )
+def make_readout(model: LanguageModel, example: EncodedExample, texts: Sequence[str], shown: int = 0) -> TaskReadout:
+    """The head of a tuned model after the pass over sequence `shown` of an example."""
+    head, sequences = head_of(model), example.sequences
+    kind, (factor, constant) = head.task, head.task.scale
 
     def outputs(own: Tensor, *others: Tensor) -> Tensor:
-        hidden = [*others[: model.shown], own, *others[model.shown :]]
         with torch.no_grad(), autocast(own.device, model.dtype):
-            if kind.outcomes == "tags":
-                return head.linear(own)  # (T, C)
-            batch = make_task_batch([EncodedExample(tuple([0] * len(each) for each in hidden))]).to(own.device)
-            logits = kind.outputs(head.linear, pad_sequence(hidden, batch_first=True), batch)[0]  # (C,)
+            logits = kind.outputs_of_pass(head.linear, [*others[:shown], own, *others[shown:]])
         return logits if factor == 1 and not constant else constant + factor * logits.double()
 
-    return Outcomes(
-        names=settings.labels or (model.others if kind.outcomes == "choice" else ("the number",)),
+    return kind.readout(
+        names=kind.names(texts),
         weight=head.linear.weight.detach(),
-        reads_mean=settings.pool == "mean",
+        reads_mean=head.settings.pool == "mean",
         outputs=outputs,
-        words=lambda: token_owners(model, kind.given_texts([text, *model.others])),
+        words=lambda: token_owners(model, example, texts, shown),
         scale=factor,
         constant=constant,
-        kind=kind.outcomes,
-        others=tuple(ids for index, ids in enumerate(example.sequences) if index != model.shown),
-        first=model.shown,
+        others=tuple(ids for index, ids in enumerate(sequences) if index != shown),
+        first=shown,
         example=EXAMPLES.get(kind.fewest_texts, "question and the answer"),
     )
 
 
-def token_owners(model: TaskInputModel, texts: tuple[str, ...]) -> list[int]:
+def token_owners(model: LanguageModel, example: EncodedExample, texts: Sequence[str], shown: int) -> list[int]:
     """The word index of each token that the model reads; SPECIAL for the tokens around the texts."""
     kind, inputs = head_of(model).task, input_format(model)
-    (example,) = kind.encode([texts], inputs)
     if example.positions:  # these are the last tokens of the words
         owners = np.searchsorted(example.positions, np.arange(len(example.sequences[0])))
         owners[: len(inputs.start)] = SPECIAL
         return owners.tolist()
     divided = [words_of(model.tokenizer, each) for each in texts]
-    return ExampleWords(kind, inputs, example, divided, None).owners[model.shown].tolist()
+    return ExampleWords(kind, inputs, example, divided).owners[shown].tolist()

@@ -16,7 +16,7 @@ from torch import Tensor
 from foretell.errors import DataError, UsageError, did_you_mean
 from foretell.finetuning.figures import class_report, confusion, label_figures, log_softmax, macro_f1
 from foretell.finetuning.inputs import EncodedExample, Target, TaskBatch
-from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
+from foretell.finetuning.kind import AskedOutput, Example, Kind, TaskPrediction
 from foretell.finetuning.number_kind import parse_number
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Table, bar, quoted
@@ -26,7 +26,7 @@ from foretell.typesetting.text import shorten
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"
 SHOWN = 20  # labels shown per prediction
-WHOLE = re.compile(r"([+-]?\d+)\.0+")
+WHOLE_WITH_POINT = re.compile(r"([+-]?\d+)\.0+")
 
 logger = logging.getLogger(__name__)
 
@@ -128,16 +128,12 @@ class LabelKind(Kind):
         first = {self.predicted: None if prediction is None else prediction.label}
         return first | {f"{PROBABILITY}{name}": value for name, value in cells}
 
-    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
+    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
         """The logit of a label minus the logit of `against`, or minus the mean over all labels."""
         names = self.settings.labels
-        chosen, other = find_label(names, label), None if against is None else find_label(names, against)
-        return Readout(
-            weight[chosen] - (weight.mean(0) if other is None else weight[other]),
-            lambda outputs: outputs[..., chosen] - (outputs.mean(-1) if other is None else outputs[..., other]),
-            f"the logit of {quoted(names[chosen])}",
-            "minus the mean of all labels" if other is None else f"minus the logit of {quoted(names[other])}",
-        )
+        chosen, other = find_label(names, label), len(names) if against is None else find_label(names, against)
+        minus = "the mean of all labels" if against is None else f"the logit of {quoted(names[other])}"
+        return AskedOutput(chosen, f"the logit of {quoted(names[chosen])}", other, f"minus {minus}")
 
 
 class ClassifyKind(LabelKind):
@@ -183,7 +179,7 @@ def whole(label: str) -> str:
 
     pandas writes whole numbers with a fraction in a column where one is missing, and True where JSON has true.
     """
-    match = WHOLE.fullmatch(label)
+    match = WHOLE_WITH_POINT.fullmatch(label)
     if match is None:
         return label.lower() if label.lower() in ("true", "false") else label
     return match[1]

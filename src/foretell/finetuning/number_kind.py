@@ -14,7 +14,7 @@ from foretell.data.numbers import LARGEST, MARKS, may_group, plain_number, two_r
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.figures import draw_scatter, number_figures
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
+from foretell.finetuning.kind import AskedOutput, Example, Kind, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.numbers import format_significant
@@ -98,13 +98,17 @@ class NumberKind(Kind):
         text = "" if prediction is None else format_significant(prediction.value, DIGITS)
         return {self.predicted: text.replace(".", self.settings.columns.decimal or ".")}
 
-    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
-        mean, deviation = self.settings.mean, self.settings.deviation
+    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return ("the number",)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        return self.settings.deviation, self.settings.mean
+
+    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
         if against is not None:
             raise UsageError(f"--against compares two labels, but this model is for --task {self.name}")
-        return Readout(
-            deviation * weight[0], lambda outputs: mean + deviation * outputs[..., 0], "the number", constant=mean
-        )
+        return AskedOutput(0, "the number")
 
 
 def number_of(example: Example) -> float:

@@ -12,6 +12,7 @@ from foretell.finetuning.kind import Example, Kind
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.number_kind import NumberKind, parse_number
 from foretell.finetuning.settings import HeadSettings
+from foretell.insight.readout import OrdersReadout
 
 PAIR_NAMES = (
     *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text1", "text2"), ("question1", "question2")),
@@ -55,7 +56,7 @@ class SimilarityKind(PairKind):
     """A label or a number for two texts. The vectors for both orders are added, so that the order does not matter."""
 
     name = "similarity"
-    outcomes = "orders"
+    readout = OrdersReadout
 
     @classmethod
     def of(cls, settings: HeadSettings) -> Kind:

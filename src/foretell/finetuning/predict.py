@@ -211,8 +211,7 @@ class TaskInputModel(LanguageModel):
 
 def as_task_input(model: LanguageModel, others: Sequence[str] = (), shown: int = 0) -> TaskInputModel:
     """The model for texts of its task; a UsageError for a model without a head, or for a missing answer."""
-    if shown and (head_of(model).task.outcomes != "choice" or shown >= len(others)):
+    if shown >= max(1, head_of(model).task.num_answers(others)):
         raise UsageError(f"there is no answer {shown}, counted from 0")
-    head_of(model)
     own = {field.name: getattr(model, field.name) for field in fields(LanguageModel)}
     return TaskInputModel(**own, others=tuple(others), shown=shown)

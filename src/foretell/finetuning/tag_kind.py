@@ -26,6 +26,7 @@ from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, Task
 from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction
 from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
+from foretell.insight.readout import TagsReadout
 from foretell.typesetting import document
 from foretell.typesetting.numbers import percent
 
@@ -91,7 +92,7 @@ class TagKind(Kind):
     """A tag for each word: cross entropy on a logit per tag. The texts of an example are its words."""
 
     name = "tag"
-    outcomes = "tags"
+    readout = TagsReadout
     text_names = (TOKENS, "words", "token", *TEXT_NAMES)
     text_word = "words"
     label_names = ("tags", "ner_tags", "pos_tags", "labels", "tag", "label")
@@ -192,6 +193,13 @@ class TagKind(Kind):
         rows = torch.arange(len(hidden), device=hidden.device)[:, None]
         outputs = layer(hidden[rows, batch.positions.clamp(min=0)])  # (B, W, C)
         return outputs.masked_fill((batch.positions < 0)[..., None], float("nan"))
+
+    def outputs_of_pass(self, layer: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
+        """(T, C)."""
+        return layer(sequences[0])
+
+    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return self.settings.labels
 
     def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
         targets, is_read = batch.targets.long().flatten(), batch.positions >= 0  # (B*W,), (B, W)

@@ -16,7 +16,7 @@ import torch
 from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.table import Table, open_table
-from foretell.evaluation.material import ROWS
+from foretell.evaluation.material import rows_of
 from foretell.finetuning.columns import SAMPLED, check_columns, columns_by_cells
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
@@ -57,6 +57,7 @@ class LabelledFiles:
     train: list[Example]
     dev: list[Example]
     split_rule: str
+    suffix: str  # of the file with the training examples
 
     def encoded(self, inputs: InputFormat) -> TaskData:
         encoded = encode_examples([*self.train, *self.dev], kind_of(self.settings), inputs)
@@ -75,7 +76,7 @@ def read_files(
     """The examples of a file, and held-out examples from a part of it or another file. head: settings of the head."""
     kind, group = find_kind(tuning.task), tuning.group_column
     table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
-    available = table.first_columns()
+    suffix, available = table.file.suffix, table.first_columns()
     check_columns(available, [group] if group else [], str(data))
     rows = [*islice(table, SAMPLED)]
     guessed = columns_by_cells(rows, without=group)
@@ -93,12 +94,12 @@ def read_files(
             logger.warning(
                 f"held out    {repeated:,} of {len(held_out):,} examples have texts that are also learned from"
             )
-        return LabelledFiles(settings, train, held_out, f"dev is {dev}")
+        return LabelledFiles(settings, train, held_out, f"dev is {dev}", suffix)
     fraction, by_label = tuning.dev_fraction, kind_of(settings).splits_by_label
     train, held_out = split_off_dev(train, fraction, seed, by_label)
     of, key = "of each label " if by_label and group is None else "", "text" if group is None else group
     rule = f"dev is the {fraction:.3g} {of}with the smallest SHA-256 of seed {seed} and {key}"
-    return LabelledFiles(settings, train, held_out, rule)
+    return LabelledFiles(settings, train, held_out, rule, suffix)
 
 
 def digest(*parts: Sequence[Example]) -> str:
@@ -115,11 +116,11 @@ class FinetuneTask(Task):
     """Trains a model with a head."""
 
     closing_evaluations = 1.0
-    material = ROWS
     held_out_setting = "--dev-fraction"
 
     def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel):
         self.config, self.data, self.tuned, self.split_rule = config, data, tuned, data.files.split_rule
+        self.material = rows_of(data.files.suffix)
         self.head, settings = head_of(tuned), config.finetuning
         self.row_length, self.has_held_out = config.model.context_length, bool(data.dev)
         self.objective = TaskObjective(

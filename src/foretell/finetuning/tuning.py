@@ -15,7 +15,7 @@ from foretell.language_model import LanguageModel, load_model
 from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
 from foretell.runs.record import RunRecord
-from foretell.saved_model.part import LORA, add_adapters
+from foretell.saved_model.layer_parts import LORA, add_adapters
 from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Machine, Training
 from foretell.session.fit import Footprint
 from foretell.session.start import Start

@@ -22,9 +22,9 @@ TIME = re.compile(r"\d[-\d./:TQWZ +]{3,40}")  # the characters of these formats
 CLOCK = re.compile(r"([T ])\d{1,2}:\d\d(:\d\d)?(\.0{1,9})?(?:( ?)(?:Z|[+-]\d\d:?\d\d))?$")
 OFFSET = re.compile(r"Z|[+-]\d\d:?\d\d(?!\d)")
 COMPACT_DAY = re.compile(r"(1[5-9]|2[01])\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
-WHOLE = re.compile(r"[+-]?\d{1,18}")
+INTEGER = re.compile(r"[+-]?\d{1,18}")
 MILLISECONDS = re.compile(r"-?\d{1,15}000|0")  # whole seconds
-NUMBERS = {NUMBER: WHOLE, UNIX: WHOLE, UNIX_MS: MILLISECONDS}
+NUMBERS = {NUMBER: INTEGER, UNIX: INTEGER, UNIX_MS: MILLISECONDS}
 EPOCH, SECOND, DAY = dt.datetime(1970, 1, 1), dt.timedelta(seconds=1), 86400
 EXAMPLE = dt.datetime(2024, 5, 31, 13, 45, 59)
 
@@ -92,7 +92,7 @@ def is_time(text: str, known: str | None = None) -> bool:
     """True for a date, with or without a time of day, that can be found or has a known format; not for a number."""
     if known is not None and known not in NUMBERS and fits(text, known):
         return True
-    return WHOLE.fullmatch(text) is None and bool(candidates(text))
+    return INTEGER.fullmatch(text) is None and bool(candidates(text))
 
 
 def is_compact(text: str) -> bool:
@@ -127,7 +127,7 @@ def choose_date_format(times: dict[str, str], given: str | None = None, remember
             return known
         if known == given:
             raise DataError(f"{times[odd]}: '{odd[:40]}' is not a time in the format {known} of --date-format")
-    if all(WHOLE.fullmatch(text) for text in texts):
+    if all(INTEGER.fullmatch(text) for text in texts):
         if all(map(is_compact, texts)):
             return COMPACT
         is_recent = 10**11 <= max(abs(int(text)) for text in texts) < 10**14  # 1973 to 5138

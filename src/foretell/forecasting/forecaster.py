@@ -229,7 +229,7 @@ class Forecast(Shown):
         columns = (list(map(value_text, each)) for each in (self.median, low, high))
         rows = list(zip(self.times, *columns, strict=True))
         header = ("time", "median", f"{SHOWN_LEVEL}% from", "to")
-        about = f"{len(self.paths)} sampled paths of {len(rows)} steps"
+        about = f"{counted(len(self.paths), 'sampled path')} of {counted(len(rows), 'step')}"
         more = [Paragraph(f"{len(rows) - SHOWN_STEPS} more steps are left out.")] if len(rows) > SHOWN_STEPS else []
         return DocumentSection(self.series.unique_id, [Paragraph(about), Table(header, rows[:SHOWN_STEPS]), *more])
 

@@ -321,17 +321,25 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints, separ
                 marked.setdefault(text, row.where)
     if not marked:
         return None
-    seen = {mark: next((each for each in marked.items() if proves(each[0], mark)), None) for mark in ".,"}
+    proven = _proven_decimal(marked) or hints.remembered.decimal
+    if proven is None:
+        _refuse_unclear(marked, table, layout, separator)
+    return proven or "."
+
+
+def _proven_decimal(marked: Mapping[str, str]) -> str | None:
+    """The mark that some number can only be read with; None if all numbers can be read with both."""
+    seen = {mark: next((text for text in marked if proves(text, mark)), None) for mark in ".,"}
     point, comma = seen["."], seen[","]
     if point and comma:
         raise DataError(
-            f"{comma[1]}: '{comma[0][:40]}' has a decimal comma, but '{point[0][:40]}' ({point[1]}) has a decimal "
+            f"{marked[comma]}: '{comma[:40]}' has a decimal comma, but '{point[:40]}' ({marked[point]}) has a decimal "
             "point; write all numbers in one form"
         )
-    if point or comma:
-        return "." if point else ","
-    if hints.remembered.decimal is not None:
-        return hints.remembered.decimal
+    return "." if point else "," if comma else None
+
+
+def _refuse_unclear(marked: Mapping[str, str], table: SeriesTable, layout: Layout, separator: str | None) -> None:
     unclear = {text for text in marked if "," in text and plain_number(text, ",") is not None}
     for column in layout.values:
         known = [cell for cell in table.column(column) if cell.lower() not in MISSING]
@@ -339,7 +347,6 @@ def choose_decimal(table: SeriesTable, layout: Layout, hints: FormatHints, separ
     for text, where in marked.items():
         if text in unclear:
             raise DataError(f"{where}: {two_readings(text)}")
-    return "."
 
 
 def number(text: str, where: str, decimal: str) -> float:

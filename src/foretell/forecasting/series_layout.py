@@ -18,7 +18,7 @@ from foretell.data.table import INDEX
 from foretell.errors import DataError, did_you_mean
 from foretell.forecasting.date_format import is_compact, is_time
 
-WHOLE = re.compile(r"\d{1,9}")
+DIGITS = re.compile(r"\d{1,9}")
 CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?( ?[AP]M)?")  # a time of day
 DATED = re.compile(r"(.*[^\w.])?(1[5-9]|2[01])\d\d(\W.*)?|\d+[./-]\d+[./-]\d+.*|[A-Z][a-z]{2}[- ]\d\d")
 MISSING = frozenset(("", "na", "nan", "null", "none", "n/a", "#n/a", "nat", "<na>", "."))
@@ -194,7 +194,7 @@ def with_header(rows: TableRows, name: str, date_format: str | None) -> SeriesTa
 
 def is_counting(cells: Sequence[str]) -> bool:
     """True for whole numbers with equal steps, such as years."""
-    if not all(map(WHOLE.fullmatch, cells)):
+    if not all(map(DIGITS.fullmatch, cells)):
         return False
     steps = set(np.diff([int(cell) for cell in cells]).tolist())
     return len(steps) <= 1 and min(steps, default=1) > 0
@@ -257,40 +257,56 @@ def is_row_count(table: SeriesTable, index: int) -> bool:
     name, cells = table.names[index], table.column(index)
     if len(table.names) == 1 or not INDEX.fullmatch(name):
         return False
-    return is_counting(cells) or (name.startswith("__") and all(map(WHOLE.fullmatch, cells)))
+    return is_counting(cells) or (name.startswith("__") and all(map(DIGITS.fullmatch, cells)))
 
 
 def find_id(table: SeriesTable, time: int | None, others: list[int], hints: FormatHints) -> int | None:
     """The column with the name of a row's series: by its name, or the only text column if times repeat."""
     if (known := hints.column(table, "id_column")) is not None:
         return known
+    if time is None:
+        return None
     lower = [name.lower() for name in table.names]
     named = [lower.index(name) for name in ID_NAMES if name in lower and lower.index(name) in others]
-    if time is not None and named and lower[named[0]] in ID_NAMES[:3]:  # these names are never series of numbers
+    if named and lower[named[0]] in ID_NAMES[:3]:  # these names are never series of numbers
         return named[0]
-    clocks = [index for index in others if all(map(CLOCK.fullmatch, table.column(index)))]
-    if time is not None and len(clocks) == 1 and hints.column(table, "target_column") is None:
-        raise DataError(
-            f"{table.where}: '{table.names[clocks[0]]}' has the times of day of '{table.names[time]}'; join the two "
-            f"columns into one, such as 2024-05-31 {table.body[0].cell(clocks[0])}"
-        )
-    if time is None or len(others) < 2:
+    if hints.column(table, "target_column") is None:
+        _refuse_clock(table, time, others)
+    if len(others) < 2:
         return None
-    before: set[str] = set()
-    again = next((row for row in table.body if row.cell(time) in before or before.add(row.cell(time))), None)
     texts = [index for index in others if not all(map(is_number, table.column(index)))]
-    texts = [index for index in texts if again is not None or len(set(table.column(index))) == 1]
-    if again is None:
-        return texts[0] if len(texts) == 1 else None
+    repeated = _first_repeated(table, time)
+    if repeated is None:
+        constant = [index for index in texts if len(set(table.column(index))) == 1]
+        return constant[0] if len(constant) == 1 else None
     if len(texts) > 1:  # a column of numbers with a few texts has values; the reader reports the first text
         texts = [index for index in texts if 2 * sum(map(is_number, table.column(index))) < len(table.body)]
     candidates = named[:1] or texts
     if len(candidates) == 1:
         return candidates[0]
     raise DataError(
-        f"{again.where}: the time {again.cell(time)} occurs a second time; keep one row of each time, or name the "
-        f"column that tells series apart: --id-column {table.names[(texts or others)[0]]}"
+        f"{repeated.where}: the time {repeated.cell(time)} occurs a second time; keep one row of each time, or name "
+        f"the column that tells series apart: --id-column {table.names[(texts or others)[0]]}"
     )
+
+
+def _refuse_clock(table: SeriesTable, time: int, others: list[int]) -> None:
+    clocks = [index for index in others if all(map(CLOCK.fullmatch, table.column(index)))]
+    if len(clocks) == 1:
+        raise DataError(
+            f"{table.where}: '{table.names[clocks[0]]}' has the times of day of '{table.names[time]}'; join the two "
+            f"columns into one, such as 2024-05-31 {table.body[0].cell(clocks[0])}"
+        )
+
+
+def _first_repeated(table: SeriesTable, time: int) -> TableRow | None:
+    """The first row whose time an earlier row has."""
+    earlier = set[str]()
+    for row in table.body:
+        if row.cell(time) in earlier:
+            return row
+        earlier.add(row.cell(time))
+    return None
 
 
 def find_target(table: SeriesTable, rest: list[int], hints: FormatHints) -> int:

@@ -30,10 +30,10 @@ from foretell.forecasting.series_file import SeriesSource, list_sources, read_se
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.forecasting.windows import held_out_values
-from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
+from foretell.saved_model.parts_on_disk import load_decoder
 from foretell.session.budget import SERIES
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, kept_data
 from foretell.session.protocol import load_start
@@ -212,7 +212,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return make_section(TrainingConfig, {**defaults, **own, **chosen, "steps": steps}, "training")
 
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
+        return load_decoder(directory, device)
 
     def make_task(self, config: ForecastConfig, data: list[Series], model: Decoder) -> ForecastTask:
         return ForecastTask(config, data, model)

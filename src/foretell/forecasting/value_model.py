@@ -18,7 +18,7 @@ from foretell.text import Tokenizer
 from foretell.text.tokenizer_json import word_level_json
 
 SEPARATOR = re.compile(r"[\s,;]+")
-MISSING = frozenset(("", "-", "–", "?", "nan", "na", "null", "none", "missing"))
+MISSING_WORDS = frozenset(("", "-", "–", "?", "nan", "na", "null", "none", "missing"))
 
 
 class ValueTokenizer(Tokenizer):
@@ -86,7 +86,7 @@ def parse_values(text: str) -> np.ndarray:
 
 def parse_value(word: str) -> float:
     try:
-        return np.nan if word.lower() in MISSING else float(word)
+        return np.nan if word.lower() in MISSING_WORDS else float(word)
     except ValueError:
         message = f"{word[:40]!r} is not a number; give values with spaces between them, - for a missing one"
         raise UsageError(message) from None

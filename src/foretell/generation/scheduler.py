@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from copy import copy
 from itertools import islice
 from typing import NamedTuple
 
@@ -83,6 +84,7 @@ class Scheduler:
         )
         self.engine = Engine(decoder, self.num_blocks + 1, expected_tokens)  # one more, for padding
         self.pool, self.max_rows = BlockPool(self.num_blocks + 1, self.engine.cache.clear_blocks), max_rows
+        self.most_held: float = math.inf  # blocks
         self.proposer = proposer
         self.pace = ReadingPace(step_seconds, TOKENS_AT_ONCE)
         self.waiting = WaitingSequences()
@@ -90,6 +92,17 @@ class Scheduler:
         self.ended: list[Sequence] = []  # sequences that ended since the last step began
         self._roots: OrderedDict[tuple[Decoder, int | None, str, str], int] = OrderedDict()  # most recently used last
         self._forms: Counter[Decoder] = Counter()  # the number of sequences that use each other form of the model
+
+    def sharing_cache(self, step_seconds: float) -> Scheduler:
+        """A scheduler with its own rows, turns and steps, whose sequences hold at most half of the cache of this one.
+
+        One that needs more than half runs alone.
+        """
+        other = copy(self)
+        other.most_held = self.num_blocks // 2
+        other.pace = ReadingPace(step_seconds, TOKENS_AT_ONCE)
+        other.waiting, other.running, other.ended = WaitingSequences(), [], []
+        return other
 
     @property
     def is_busy(self) -> bool:
@@ -177,6 +190,9 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> bool:
         """Take blocks for a sequence; False if there are too few now."""
+        held = sum(len(table_of(other).blocks) for other in self.running)
+        if held and held + blocks_needed(sequence, self.context_length) > self.most_held:
+            return False
         table = table_of(sequence)
         source, count = self.pool.begun_block(table, sequence.visible[: sequence.num_cacheable])
         target = len(table.blocks)

@@ -238,15 +238,6 @@ def plain_weights(decoder: nn.Module) -> dict[str, Tensor]:
     return {**dict(decoder.named_parameters()), **weights}
 
 
-def stored_buffers(decoder: nn.Module) -> dict[str, Tensor]:
-    """Integers, scales, minima and units by path, as stored on disk."""
-    return {
-        f"{path}.{name}": buffer
-        for path, layer in quantized_layers(decoder).items()
-        for name, buffer in layer.named_buffers(recurse=False)
-    }
-
-
 def count_weights(decoder: nn.Module) -> int:
     """The number of weights, quantised or not."""
     integers = sum(layer.in_features * layer.out_features for layer in quantized_layers(decoder).values())

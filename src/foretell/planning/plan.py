@@ -13,7 +13,7 @@ import torch
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
-from foretell.errors import ConfigError, UsageError, check_count
+from foretell.errors import ConfigError, UsageError, check_count, counted
 from foretell.planning import estimate, speed
 from foretell.planning.estimate import Range
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
@@ -192,9 +192,9 @@ class Plan(Shown):
         warning = f"It may not fit; this would: {', or '.join(plan.ways) or 'a smaller --size'}."
         return [
             Paragraph(
-                f"Trained on {self.tokens:.3g} tokens: {plan.steps:,} steps of {training.batch_size:,} rows on "
-                f"{self.devices.count} x {here.name}{parallel}, with {training.optimizer} and "
-                f"{plan.rows:,} x {self.model.context_length:,} tokens at once{again}."
+                f"Trained on {self.tokens:.3g} tokens: {counted(plan.steps, 'step')} of "
+                f"{counted(training.batch_size, 'row')} on {self.devices.count} x {here.name}{parallel}, "
+                f"with {training.optimizer} and {plan.rows:,} x {self.model.context_length:,} tokens at once{again}."
             ),
             Table(("memory of each device", "at least", "at most"), memory),
             *([Paragraph(warning)] if together.high > here.memory else []),

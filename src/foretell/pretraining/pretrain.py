@@ -12,8 +12,8 @@ from foretell.data.loader import check_enough_tokens
 from foretell.data.rows import RowStream
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
+from foretell.errors import counted
 from foretell.files import sync
-from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
 from foretell.pretraining import resolve
@@ -24,6 +24,7 @@ from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_tex
 from foretell.pretraining.training_data import arrange, check_store
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
+from foretell.saved_model.parts_on_disk import load_decoder
 from foretell.session.budget import TEXT, SizeCost
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
 from foretell.session.fit import Footprint, check_model_fits
@@ -144,7 +145,7 @@ class TextTraining(Training[TextRequest, TextTask]):
         return model
 
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
-        return load_model(directory, device, for_training=True).decoder
+        return load_decoder(directory, device)
 
     def make_task(self, config: Config, data: TokenizedText, model: Decoder) -> TextTask:
         return TextTask(config, data, model, self.continue_prompt)
@@ -163,7 +164,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             *task.record.reasons,
             describe_model(task.record.size, config.model),
             f"dropout     {describe_dropout(config, text)}",
-            describe_recipe(config.training, f"{config.training.batch_size:,} rows per step"),
+            describe_recipe(config.training, f"{counted(config.training.batch_size, 'row')} per step"),
         ]
 
     def check_resumable(self, config: Config, record: RunRecord, data: TokenizedText) -> None:

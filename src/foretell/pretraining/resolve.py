@@ -189,8 +189,7 @@ def steps_for_text(
         fewest=repetition.fewest_steps,
         why_most=repetition.reason,
     )
-    epochs = steps * tokens_per_step / facts.train_tokens
-    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({in_times(epochs)} the text): {why}"
+    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens: {why}"
 
 
 def in_times(epochs: float) -> str:

@@ -26,11 +26,11 @@ from foretell.evaluation.loss import (
     has_bits_per_byte,
 )
 from foretell.evaluation.material import TEXT, TEXT_ROWS
-from foretell.language_model import save_model
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.pretraining.training_data import make_training_data
+from foretell.saved_model.parts_on_disk import save_model
 from foretell.session.task import Sample, Task
 from foretell.text import Tokenizer
 from foretell.training.mask_check import check_mask

@@ -23,7 +23,7 @@ from foretell.model.quantize_decoder import check_groups, make_quantization, qua
 from foretell.model.surgery import copy_with
 from foretell.paths import starred
 from foretell.quantization.gptq import quantize_for_inputs
-from foretell.saved_model.part import QUANTIZATION, QuantizationPart
+from foretell.saved_model.layer_parts import QUANTIZATION, QuantizationPart
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown

@@ -13,26 +13,16 @@ import torch
 from torch import Tensor
 
 from foretell.config.model import ModelConfig
-from foretell.config.quantization import QuantizationConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_mean
 from foretell.files import CONFIG, TOKENIZER_FILE
 from foretell.model.decoder import Decoder
-from foretell.model.init import decoder_with_weights, empty_decoder, fill_decoder
-from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights, merge_lora
-from foretell.model.quantized_linear import stored_buffers
+from foretell.model.init import empty_decoder, fill_decoder
 from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor, check_shapes
-from foretell.saved_model.config_file import (
-    DECODER,
-    LORA,
-    QUANTIZATION,
-    TOKENIZER,
-    check_depth,
-    check_vocabulary,
-)
+from foretell.saved_model.config_file import DECODER, TOKENIZER, check_depth, check_vocabulary
 from foretell.text import Tokenizer, load_tokenizer
-from foretell.weight_shapes import Shape, weight_shapes
+from foretell.weight_shapes import Shape
 
 
 class Part(ABC):
@@ -59,6 +49,9 @@ class Part(ABC):
         """Write its files besides weights and configuration."""
         assert not self.file_names
 
+    def prepare(self, decoder: Decoder) -> None:  # noqa: B027 - most parts change nothing
+        """Give an empty decoder the layers whose weights are stored with this part."""
+
     @classmethod
     @abstractmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
@@ -70,6 +63,8 @@ KINDS: dict[str, type[Part]] = {}
 KIND_MODULES: dict[str, str] = {
     "decoding": "foretell.translation.translator",
     "encoder_decoder": "foretell.translation.translator",
+    "lora": "foretell.saved_model.layer_parts",
+    "quantization": "foretell.saved_model.layer_parts",
     "series_codec": "foretell.forecasting.codec",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
@@ -187,93 +182,18 @@ class DecoderPart(Part):
         if isinstance(tokenizer, TokenizerPart):
             check_vocabulary(tokenizer.tokenizer, config, source.directory)
         config = config if source.for_training else config.replaced(dropout=0.0)
-        shapes = weight_shapes(config)
-        quantization = source.parts.get(QUANTIZATION)
-        if isinstance(quantization, QuantizationPart):
-            return cls(quantization.load_decoder(config, source).eval())
-        decoder = decoder_with_weights(config, source.read(shapes))
-        return cls(decoder.train(source.for_training))
-
-
-@register_part
-@dataclass(frozen=True)
-class QuantizationPart(Part):
-    """The settings of a quantised decoder; the integers and scales are among the decoder's weights."""
-
-    kind: ClassVar[str] = QUANTIZATION
-    is_inside_decoder: ClassVar[bool] = True
-    settings: QuantizationConfig
-
-    def config(self) -> dict[str, Any]:
-        return self.settings.model_dump(mode="json")
-
-    @classmethod
-    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
-        if source.for_training:
-            raise UsageError(f"{source.directory} is quantised; train the model that it was made from")
-        return cls(make_section(QuantizationConfig, values, QUANTIZATION))
-
-    def load_decoder(self, config: ModelConfig, source: PartSource) -> Decoder:
-        """A decoder whose quantised weights are read as integers; they are never in memory as floats.
-
-        Raises `CheckpointError` for settings that do not fit the decoder.
-        """
-        from foretell.model.quantize_decoder import quantize_decoder  # most models have floats
-
         decoder = empty_decoder(config).to(source.dtype)
         try:
-            quantize_decoder(decoder, self.settings)
+            for part in source.parts.values():
+                part.prepare(decoder)
         except (ConfigError, UsageError) as error:
             raise CheckpointError(f"{source.directory / CONFIG}: {error}") from None
         tensors = decoder.state_dict()
         shapes = {path: tuple(tensor.shape) for path, tensor in tensors.items()}
         own_dtypes = {path: buffer.dtype for path, buffer in stored_buffers(decoder).items()}
-        return fill_decoder(decoder, source.read(shapes, own_dtypes))
+        return cls(fill_decoder(decoder, source.read(shapes, own_dtypes)).train(source.for_training))
 
 
-@register_part
-@dataclass(frozen=True)
-class LoRAPart(Part):
-    """LoRA updates inside a decoder. In config.json `targets` are the paths of the layers."""
-
-    kind: ClassVar[str] = LORA
-    is_inside_decoder: ClassVar[bool] = True
-    decoder: Decoder
-    settings: LoRAConfig
-
-    def config(self) -> dict[str, Any]:
-        return self.settings.model_dump(mode="json") | {"targets": list(lora_layers(self.decoder))}
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return lora_weights(self.decoder)
-
-    @classmethod
-    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
-        settings = make_section(LoRAConfig, values, "lora")
-        settings = settings if source.for_training else settings.model_copy(update={"dropout": 0.0})
-        decoder = source.parts.get(DECODER)
-        if not isinstance(decoder, DecoderPart):
-            raise CheckpointError("a saved model with LoRA updates has no decoder; it is damaged")
-        try:
-            add_lora(decoder.decoder, settings, 0)
-        except UsageError as error:  # a path that the decoder does not have
-            raise CheckpointError(f"{source.directory}: {error}") from None
-        part = cls(decoder.decoder, settings)
-        shapes = {path: tuple(weight.shape) for path, weight in part.weights().items()}
-        part.decoder.load_state_dict(source.read(shapes), strict=False)
-        part.decoder.train(source.for_training)
-        return part
-
-
-def add_adapters(decoder: Decoder, settings: LoRAConfig, seed: int = 0) -> LoRAPart:
-    """New updates in a decoder, whose other weights are frozen; see `add_lora`."""
-    add_lora(decoder, settings, seed)
-    return LoRAPart(decoder, settings)
-
-
-def merge_adapters(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Merge LoRA updates into the decoder's weights; returns the other parts."""
-    for part in parts.values():
-        if isinstance(part, LoRAPart):
-            merge_lora(part.decoder)
-    return {name: part for name, part in parts.items() if not isinstance(part, LoRAPart)}
+def stored_buffers(decoder: Decoder) -> dict[str, Tensor]:
+    """The integers, scales, minima and units of quantised layers, as stored on disk."""
+    return dict(decoder.named_buffers())

@@ -27,12 +27,12 @@ from foretell.saved_model.part import (
     DecoderPart,
     Part,
     PartSource,
-    QuantizationPart,
     StoredWeights,
+    TokenizerPart,
     part_class,
     weight_key,
 )
-from foretell.text.tokenizer import CHAT_TEMPLATE
+from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
 
 READ_FIRST = (TOKENIZER, QUANTIZATION)  # the decoder's vocabulary is checked against the one; the other makes it
 
@@ -81,12 +81,10 @@ def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
         if not isinstance(part, DecoderPart)
         for path in part.weights()
     }
-    from foretell.model.quantize_decoder import quantize_decoder  # most models have floats
 
     empty = empty_decoder(decoder.config)
     for part in parts.values():
-        if isinstance(part, QuantizationPart):
-            quantize_decoder(empty, part.settings)
+        part.prepare(empty)
     described = dict(empty.named_modules())
     for path, module in decoder.named_modules():
         kind = type(described[path]) if path in described else None
@@ -129,6 +127,19 @@ def load_parts(
             raise CheckpointError(f"{directory / CONFIG}: {error}") from None
     stored.check_all_taken()
     return {name: parts[name] for name in entries}
+
+
+def save_model(directory: Path, decoder: Decoder, tokenizer: Tokenizer, dtype: torch.dtype | None = None) -> None:
+    """Write a model's files into an existing directory, with weights in `dtype` if given."""
+    save_parts(directory, {DECODER: DecoderPart(decoder), TOKENIZER: TokenizerPart(tokenizer)}, dtype)
+
+
+def load_decoder(directory: Path, device: torch.device) -> Decoder:
+    """The decoder of a checkpoint, for training; `CheckpointError` for a model without one."""
+    part = load_parts(directory, device, for_training=True).get(DECODER)
+    if not isinstance(part, DecoderPart):
+        raise CheckpointError(f"{directory} has no decoder; it is damaged")
+    return part.decoder
 
 
 def check_replaceable(directory: Path) -> None:

@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from foretell.generation.scheduler import Event
+from foretell.generation.scheduler import Event, Scheduler
+from foretell.generation.sequence import rules_of
 from foretell.inference.continuation import Continuation
 from foretell.serving.look import Watch
 from foretell.serving.models import ServedModel
@@ -101,6 +102,19 @@ class Answer:
     def key(self) -> str:
         """The client's key."""
         return self.choices[0].continuation.sequence.key
+
+    @cached_property
+    def is_only_read(self) -> bool:
+        """True if no text grows token by token: at most one token follows, from the pass that ends the prompt."""
+        return all(rules_of(choice.continuation.sequence).max_tokens in (0, 1) for choice in self.choices)
+
+    @property
+    def is_read(self) -> bool:
+        return all(choice.continuation.sequence.finish_reason is not None for choice in self.choices)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.model.reader if self.is_only_read else self.model.scheduler
 
     @property
     def is_watched(self) -> bool:

@@ -46,11 +46,12 @@ class Turns:
 
         So each client has at most one computation in progress, which may hold a large cache.
         """
-        key, calls = self._queues.popitem(last=False)
-        if calls[0]():
+        key, calls = next(iter(self._queues.items()))
+        if calls[0]():  # which may add another call
             calls.popleft()
-        if calls:
-            self._queues[key] = calls
+        self._queues.move_to_end(key)
+        if not calls:
+            del self._queues[key]
 
 
 class EngineThread:
@@ -110,7 +111,7 @@ class EngineThread:
 
         def command() -> None:
             changed: dict[Answer, None] = {}
-            self._fail(self.schedulers, error, changed)
+            self._fail(list(self._owners.values()), error, changed)
             self._tell(changed)
 
         self._commands.put(command)
@@ -185,7 +186,7 @@ class EngineThread:
             events = scheduler.step()
         except Exception as error:  # an error of the model: no sequence of this scheduler can continue
             logger.error("a step failed: %s", describe(error))
-            self._fail([scheduler], error, changed)
+            self._fail([each for each in self._owners.values() if each[0].scheduler is scheduler], error, changed)
             return
         self.num_steps += 1
         self.num_tokens += len(events)
@@ -208,32 +209,42 @@ class EngineThread:
             choice.error = choice.continuation.sequence.error = error
             choice.continuation.sequence.finish_reason = "error"
 
-    def _fail(self, schedulers: list[Scheduler], error: Exception, changed: dict[Answer, None]) -> None:
-        for answer, choice in list(self._owners.values()):
-            if answer.model.scheduler in schedulers:
-                self._remove(answer, choice)
-                choice.error = error
-                changed[answer] = None
+    def _fail(self, owners: list[tuple[Answer, Choice]], error: Exception, changed: dict[Answer, None]) -> None:
+        for answer, choice in owners:
+            self._remove(answer, choice)
+            choice.error = error
+            changed[answer] = None
 
     def _add(self, answer: Answer) -> None:
         self.num_prompt_tokens += sum(map(len, answer.prompts))
         try:
             for choice in answer.choices:
                 choice.begin()
-                answer.model.scheduler.add(choice.continuation.sequence)
+                answer.scheduler.add(choice.continuation.sequence)
                 self._owners[choice.continuation.sequence] = answer, choice
         except Exception as error:
             self._cancel(answer)
             for choice in answer.choices:
                 choice.error = error
             self._tell([answer])
+            return
+        if answer.is_only_read:
+            self._turns.add(answer.key, partial(self._read, answer))
+
+    def _read(self, answer: Answer) -> bool:
+        """Read a part of this answer's texts, together with those of others; True if the answer has ended."""
+        if not answer.is_read:
+            changed: dict[Answer, None] = {}
+            self._step(answer.scheduler, changed)
+            self._tell(changed)
+        return answer.is_read
 
     def _cancel(self, answer: Answer) -> None:
         for choice in answer.choices:
             self._remove(answer, choice)
 
     def _remove(self, answer: Answer, choice: Choice) -> None:
-        answer.model.scheduler.cancel(choice.continuation.sequence)
+        answer.scheduler.cancel(choice.continuation.sequence)
         choice.leave()
         self._owners.pop(choice.continuation.sequence, None)
 

@@ -63,7 +63,7 @@ def parse(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
 def alternatives(first: Any, errors: list[Any]) -> str:
     """An error of pydantic; for a wrong type, with all allowed types."""
     same = [each for each in errors if path_of(each["loc"]) == path_of(first["loc"])]
-    lines = dict.fromkeys(map(one_line, same if first["type"].endswith("_type") else [first]))
+    lines = dict.fromkeys(map(_describe, same if first["type"].endswith("_type") else [first]))
     return " or ".join(lines).replace(" or input should be", " or")
 
 
@@ -78,7 +78,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
     return "".join(shown).removeprefix(".")
 
 
-def one_line(error: Any) -> str:
+def _describe(error: Any) -> str:
     """An error of pydantic in the words of JSON."""
     known = {"string_too_short": "give at least one character", "string_unicode": "the text holds a lone surrogate"}
     known |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "input should be an object")

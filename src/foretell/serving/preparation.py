@@ -194,7 +194,7 @@ def encode_chat(served: ServedModel, messages: list[ChatMessage], field: str = "
     if served.chat is None:
         raise ApiError(400, f"{served.name} cannot write conversations; use /v1/completions", "model")
     with errors_of(field), advice_of_task(served):
-        written = [Message(role_of(message), text_of(message)) for message in messages]
+        written = [Message(role_of(message), _message_text(message)) for message in messages]
         check_characters(served, "".join(message.content for message in written), field)
         return served.chat.encode_prompt(written)
 
@@ -205,7 +205,7 @@ def role_of(message: ChatMessage) -> Role:
     return ROLES[message.role]
 
 
-def text_of(message: ChatMessage) -> str:
+def _message_text(message: ChatMessage) -> str:
     """The text of a message. Raises UsageError for images, audio and files, which are never fetched."""
     if isinstance(message.content, str):
         return message.content

@@ -185,6 +185,9 @@ class PassRequest(Request):
     appended: Annotated[list[Id], MaxLen(4096)] = []
     change: ChangeRequests = []
 
+    def plain_texts(self) -> list[str]:
+        return [self.text, *self.others]
+
 
 class TextsRequest(Request):
     """A request with texts, whose names of special tokens are read as these tokens only with `allow_special`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -10,7 +11,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from foretell.insight.page.write_page import live_files
+from foretell.insight.page.write_page import FOLDER, document
 from foretell.serving.errors import ApiError
 from foretell.serving.models import ServedModel, ServedTask
 from foretell.serving.server import Server
@@ -89,6 +90,20 @@ class Status:
         return JSONResponse({"models": self.server.models.explored()})
 
 
+def live_files() -> dict[str, str]:
+    """The document of the live page, and its style and scripts by path under `page/`.
+
+    The document lists all scripts, because a browser would request each only after reading another one's imports.
+    """
+    served = {file.name: file for file in FOLDER.iterdir()}
+    served |= {f"live/{file.name}": file for file in files("foretell.serving").joinpath("live").iterdir()}
+    contents = {name: file.read_text("utf-8") for name, file in served.items() if name.endswith((".js", ".css"))}
+    scripts = [f'<link rel="modulepreload" href="page/{name}">' for name in contents if name.endswith(".js")]
+    links = ['<link rel="icon" href="data:,">', '<link rel="stylesheet" href="page/style.css">', *scripts]
+    start = '<script type="module" src="page/live/live.js"></script>'
+    return {**contents, "page.html": document("explorer", "\n".join(links), start)}
+
+
 def describe(served: ServedModel | ServedTask) -> dict[str, Any]:
     """The object of a model; a task model has no context of tokens."""
     about = {"id": served.name, "object": "model", "created": served.created, "owned_by": "foretell"}
@@ -103,8 +118,9 @@ class Numbers(Collector):
 
     def collect(self):
         engine = self.server.engine
-        running = sum(len(scheduler.running) for scheduler in engine.schedulers)
-        waiting = sum(len(scheduler.waiting) for scheduler in engine.schedulers)
+        schedulers = [each for served in self.server.models for each in (served.scheduler, served.reader)]
+        running = sum(len(scheduler.running) for scheduler in schedulers)
+        waiting = sum(len(scheduler.waiting) for scheduler in schedulers)
         for name, text, value in (
             ("requests", "Requests that are answered now", self.server.num_requests),
             ("sequences_running", "Sequences that are read or written now", running),

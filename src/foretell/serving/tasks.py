@@ -145,7 +145,7 @@ def forecast_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTas
 def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedTask:
     """A model with a task's head, for a text, a pair, a choice or tags."""
     from foretell.finetuning.head import head_of
-    from foretell.finetuning.label_attribution import outcomes_of
+    from foretell.finetuning.label_attribution import readout_of
     from foretell.finetuning.predict import as_task_input, predict
 
     def answer(request: PredictRequest, texts: str | list[str]) -> Iterator[Row | None]:
@@ -153,11 +153,11 @@ def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedT
 
     kind = head_of(model).task
     plain = as_task_input(model, ["a"] * (kind.fewest_texts - 1))
-    first = ExploredModel(name, plain, look_bytes, outcomes=outcomes_of(plain, "a"))
+    first = ExploredModel(name, plain, look_bytes, readout=readout_of(plain, "a"))
 
     def explored(request: PassRequest) -> ExploredModel:
         reading = as_task_input(model, request.others, request.answer)
-        return first.with_input(reading, outcomes=outcomes_of(reading, request.text))
+        return first.with_input(reading, readout=readout_of(reading, request.text))
 
     reads = {1: "example", 2: "pair"}.get(kind.fewest_texts, "choice")
     return ServedTask(name, "/v1/predict", answer, explored, reads, model.tokenizer.spelled_names)

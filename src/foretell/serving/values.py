@@ -51,7 +51,7 @@ def explain(served: ExploredModel, request: ValueRequest, ids: list[int]) -> tup
     changes = Changes(served, request.change).operations()
     try:
         with errors_of("address"), Trace(served.model, replace=changes):
-            explanation = explain_value(served.model, ids, request.address, served.outcomes, served.levels)
+            explanation = explain_value(served.model, ids, request.address, served.readout, served.levels)
     except CheckpointError:
         raise not_finite() from None
     if math.isnan(explanation.stored):  # minus infinity is a masked score

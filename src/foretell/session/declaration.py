@@ -16,7 +16,7 @@ import torch
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
 from foretell.device import dtype_name
-from foretell.errors import CheckpointError, ConfigError, shell_words
+from foretell.errors import CheckpointError, ConfigError, counted, shell_words
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
@@ -48,13 +48,14 @@ class Machine:
 
     def describe(self, parallel: str) -> str:
         several = "" if self.memory.processes == 1 else f"{self.memory.processes} processes ({parallel}), each "
-        return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {dtype_name(self.dtype)} products"
+        threads = counted(torch.get_num_threads(), "thread")
+        return f"{several}{self.device.type}, {threads}, {dtype_name(self.dtype)} products"
 
 
 def describe_model(size: str, model: ModelConfig) -> str:
     return (
-        f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
-        f"{model.num_heads} heads, width {model.width}, context {model.context_length}"
+        f"model       {size}, {count_parameters(model):,} parameters: {counted(model.num_layers, 'layer')}, "
+        f"{counted(model.num_heads, 'head')}, width {model.width}, context {model.context_length}"
     )
 
 

@@ -19,7 +19,7 @@ from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
 from foretell.device import choose_device, choose_training_dtype, dtype_name
 from foretell.distributed.world import current_world
-from foretell.errors import CheckpointError, ConfigError, UsageError
+from foretell.errors import CheckpointError, ConfigError, UsageError, counted
 from foretell.finding import find_model
 from foretell.loading import load
 from foretell.planning.estimate import device_memory
@@ -252,7 +252,7 @@ def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint
     steps, minutes = task.config.training.steps, task.record.minutes
     if is_complete(checkpoint, steps, minutes):
         has_all = minutes is None or checkpoint.step == task.record.most_steps
-        whole = f"all its {checkpoint.step:,} steps" if has_all else f"used its {in_minutes(minutes)}"
+        whole = f"all its {counted(checkpoint.step, 'step')}" if has_all else f"used its {in_minutes(minutes)}"
         return f"finished    {run.directory} has {whole}; {training.how_to_extend()}"
     whole = f"of {steps:,}" if minutes is None else f"of its {in_minutes(minutes)}"
     return f"resuming    {run.directory} after step {checkpoint.step:,} {whole}"
@@ -266,7 +266,7 @@ def check_not_extended(training: Training[Any, Any], steps: int, run: Run) -> No
     checkpoints = list_checkpoints(run.checkpoints)
     state = "finished" if checkpoints and checkpoints[-1].step >= steps else "to end"
     raise ConfigError(
-        f"{run.directory} is {state} after {steps:,} steps, where its schedule ends; "
+        f"{run.directory} is {state} after {counted(steps, 'step')}, where its schedule ends; "
         f"{training.how_to_extend(asked - steps)}"
     )
 

@@ -18,7 +18,7 @@ from foretell.data.data_use import DataUse
 from foretell.device import autocast
 from foretell.distributed.placement import freeing_gathered, gathered, own_part, replicate, shard
 from foretell.distributed.world import current_world, evaluations_shared_by
-from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError, counted
 from foretell.files import check_not_removed
 from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.record import RUN, MetricsDigest
@@ -187,7 +187,7 @@ class Session(SessionState[AnyTask]):
             if self.world.any(stop.number is not None):
                 raise self.interrupted(stop.exit_code)
         if self.progress.step > began and (left := self.pace.seconds_left(self.progress.step)):
-            steps = f"{self.progress.step:,} steps"
+            steps = counted(self.progress.step, "step")
             logger.info(f"ended       after {steps}, the most for this data; {left:.0f} s are left, --steps takes more")
         if self.world.is_first:
             with explain_stop(AFTER_THE_LAST_STEP, self.run):

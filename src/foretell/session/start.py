@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foretell.config.model import ModelConfig
-from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.runs.record import StartRecord
 from foretell.text import Tokenizer
+
+if TYPE_CHECKING:  # the caller loads it; training imports nothing else of it
+    from foretell.language_model import LanguageModel
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from foretell.config.training import TrainingConfig
 from foretell.distributed.world import ALONE, World
-from foretell.errors import check_type
+from foretell.errors import check_type, counted
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Pace(ABC):
         self.config = config
         if consequence := self.effect_of_long_warmup():
             logger.warning(
-                f"warm-up     {config.warmup_steps:,} steps of a training of {config.steps:,}: {consequence}"
+                f"warm-up     {counted(config.warmup_steps, 'step')} of a training of {config.steps:,}: {consequence}"
             )
 
     @abstractmethod

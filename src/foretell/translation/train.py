@@ -228,7 +228,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             f"tokens      {loader.lengths[:, 0].sum():,} source and {loader.lengths[:, 1].sum():,} target, {kind} of "
             f"{', '.join(f'{size:,}' for size in sorted(sizes))}",
             f"model       {task.record.size}, {parameters:,} parameters: "
-            f"{model.encoder.num_layers} + {model.num_layers} layers, {model.num_heads} heads, width {model.width}",
+            f"{model.encoder.num_layers} + {counted(model.num_layers, 'layer')}, {counted(model.num_heads, 'head')}, "
+            f"width {model.width}",
             describe_recipe(
                 training,
                 f"{task.config.pairs.batch_tokens:,} tokens per step, dropout {model.dropout.residual:g}, label "

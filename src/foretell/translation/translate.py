@@ -13,7 +13,7 @@ import torch
 
 from foretell.config.sampling import SamplingConfig
 from foretell.data.memory import list_texts
-from foretell.errors import ContextLengthError, UsageError, check_type
+from foretell.errors import ContextLengthError, UsageError, check_type, counted
 from foretell.evaluation.loss import evaluate
 from foretell.evaluation.material import PAIRS
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
@@ -315,7 +315,7 @@ class PairEvaluation(Shown):
             ("chrF", f"{quality.chrf:.2f}", "one reference per pair"),
             *([("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence")] if several else []),
             ("loss", f"{self.loss:.4f}", "nats per target token"),
-            ("pairs", f"{quality.pairs:,}", f"{quality.sentences:,} sentences"),
+            ("pairs", f"{quality.pairs:,}", counted(quality.sentences, "sentence")),
         ]
         short = [Paragraph(NO_FOUR_WORDS)] if quality.bleu == 0 else []
         parts = [Table(("", "", ""), rows), *short, Paragraph(quality.signature), *overlap_lines(self.overlap)]

@@ -15,9 +15,9 @@ from foretell.insight.attribution.direct_logit_attribution import (
     DirectLogitAttribution,
     direct_logit_attribution,
 )
-from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.recorded_pass import record
 from foretell.insight.replacement import without_heads
+from foretell.insight.stream_terms import StreamDecomposition, names_by_token
 from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.norm import FrozenNorm, LayerNorm

@@ -10,7 +10,7 @@ import pytest
 from foretell.errors import UsageError
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.explain.explain_address import explain_value
-from foretell.insight.page.contributions import logit_contributions, parts_of
+from foretell.insight.page.contributions import logit_contributions
 from foretell.insight.page.write_page import record_all
 from tests.insight.explain.test_explanation import opened
 
@@ -70,7 +70,7 @@ def test_every_operand_opens(name, make_model):
 def test_they_are_the_numbers_of_the_page(make_model):
     model = make_model("gpt2")
     traced = record_all(model, TEXT)
-    parts, table = parts_of(traced), logit_contributions(traced, 0)
+    parts, table = traced.contributions.described(), logit_contributions(traced, 0)
     for token, _, *values in table[2]:
         shown = [
             explain_value(model, TEXT, f"contributions[2,{int(token)},{part}]").stored for part in range(len(parts))

@@ -7,7 +7,7 @@ import pytest
 
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.explain.explain_address import explain_value
-from foretell.insight.page.contributions import logit_contributions, parts_of
+from foretell.insight.page.contributions import logit_contributions
 from foretell.insight.page.write_page import record_all
 from foretell.insight.trace import Trace
 
@@ -17,7 +17,7 @@ TEXT = "abcdefghij"
 def test_contributions_are_those_of_the_attribution(config, make_model):
     model = make_model(config, bias={**config.bias.model_dump(), "head": True})
     traced = record_all(model, TEXT)
-    table, names = logit_contributions(traced, 0), [part["name"] for part in parts_of(traced)]
+    table, names = logit_contributions(traced, 0), [part["name"] for part in traced.contributions.described()]
     for position in (0, 4, 9):
         for token, logit, *parts in table[position, [0, 2, -1]]:
             expected = direct_logit_attribution(model, TEXT, int(token), position)
@@ -36,7 +36,7 @@ def test_a_contribution_to_a_changed_pass_is_the_number_that_opens(make_model, n
         token, logit, *parts = logit_contributions(traced, 0)[4, 0]
         if name.endswith("attention"):  # one part, so that all add up to the logit
             assert sum(parts) == pytest.approx(logit, abs=1e-5)
-            assert (parts[[part["name"] for part in parts_of(traced)].index(name)] == 0) == (factor == 0)
+            assert (parts[traced.contributions.parts.index(name)] == 0) == (factor == 0)
         for index, part in enumerate(parts):
             opened = explain_value(model, TEXT, f"contributions[4,{int(token)},{index}]")
             assert opened.stored == pytest.approx(part, abs=1e-5), index
@@ -51,7 +51,7 @@ def test_the_last_token_of_the_list_is_the_next_token_of_the_text(make_model):
 
 def test_a_part_belongs_to_its_layer_and_head(make_model):
     traced = record_all(make_model("gpt2"), TEXT)
-    parts = {part["name"]: part for part in parts_of(traced)}
+    parts = {part["name"]: part for part in traced.contributions.described()}
     head = parts["trunk.blocks.1.attention.core[1]"]
     assert (head["layer"], head["module"], head["head"]) == (1, "attention", 1)
     assert parts["embed.token"]["layer"] is None

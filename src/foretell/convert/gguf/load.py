@@ -16,7 +16,7 @@ from foretell.model.init import empty_decoder, fill_decoder
 from foretell.model.quantize_decoder import quantize_decoder
 from foretell.safetensors_files import check_finite
 from foretell.saved_model.config_file import QUANTIZATION
-from foretell.saved_model.part import QuantizationPart
+from foretell.saved_model.layer_parts import QuantizationPart
 
 
 def load_gguf(

@@ -12,19 +12,18 @@ another token (`against`) removes the common amount.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.stream_terms import StreamDecomposition, head_weights
-from foretell.insight.recorded_pass import choose_token, record
+from foretell.insight.contributions import record_contributions
+from foretell.insight.readout import LogitReadout
+from foretell.insight.recorded_pass import choose_token
 from foretell.insight.replacement import replaced_names
 from foretell.language_model import LanguageModel
-from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted
 from foretell.typesetting.html import Shown
 from foretell.typesetting.numbers import signed
@@ -107,24 +106,23 @@ def direct_logit_attribution(
     value of the stream, that value is one part. Raises `UsageError` if the parts do not add up to the logit because a
     trace replaces a value between them and the logit.
     """
-    structure = model_structure(model.decoder)
-    weight, bias = head_weights(model.decoder, structure)
     replaced = sorted(replaced_names(model.decoder))
-    stream = StreamDecomposition(model.decoder, structure, replaced).stream(*structure["head"].reads)
-    recording = record(model, text, stream.names(), structure=structure)
+    numbers = record_contributions(model, text, replaced=replaced)
+    recording, readout = numbers.recording, LogitReadout(numbers.recording)
     at = recording.position(at)
     logits = recording.next_logits(at).double()
     chosen = choose_token(model, token, logits)
     other = None if against is None else choose_token(model, against, logits)
 
-    def of_outcome(rows: Tensor) -> Tensor:
-        """The row of the token, minus any row of the other token."""
-        return rows[chosen].double() - (0 if other is None else rows[other].double())
+    def compared(number: Callable[[int], Any]) -> Any:
+        """A number of the token, minus the same number of any other token."""
+        return number(chosen) - (0 if other is None else number(other))
 
-    names, vectors = stream.stacked(recording.trace, at)
-    parts = list(map(DirectContribution, names, (vectors @ of_outcome(weight)).tolist()))
-    parts += [] if bias is None else [DirectContribution("head.bias", float(of_outcome(bias)))]
-    total, logit = sum(part.value for part in parts), float(of_outcome(logits))
+    direction = compared(lambda token: readout.directions(len(recording.ids), (at, token)))
+    values = numbers.of_parts(slice(at, at + 1), direction)[:, 0].tolist()
+    values += [compared(lambda token: readout.bias((at, token)))] if numbers.has_bias else []
+    parts = list(map(DirectContribution, numbers.parts, values))
+    total, logit = sum(values), float(compared(lambda token: logits[token]))
     if replaced:
         largest = max(float(logits.abs().max()), sum(abs(part.value) for part in parts))
         if not abs(total - logit) <= SUM_BOUND * torch.finfo(model.dtype).eps * largest:

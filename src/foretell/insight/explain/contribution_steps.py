@@ -10,16 +10,7 @@ import torch
 from torch import nn
 
 from foretell.insight.address import address_of
-from foretell.insight.attribution.stream_parts import ALL, HEAD_BIAS
-from foretell.insight.attribution.stream_terms import HeadOutputs, HeadReads, Normalized, RecordedPart, Term
-from foretell.insight.explain.contribution_values import (
-    VECTOR,
-    Contributions,
-    LogitReadout,
-    OutcomeReadout,
-    Output,
-    Readout,
-)
+from foretell.insight.contributions import ALL, HEAD_BIAS, Contributions
 from foretell.insight.explain.explain_outcome import TASK_MEAN, stream
 from foretell.insight.explain.explanation import Explained
 from foretell.insight.explain.steps import (
@@ -38,7 +29,9 @@ from foretell.insight.explain.steps import (
     unchanged,
     written,
 )
+from foretell.insight.readout import VECTOR, LogitReadout, Output, Readout, TaskReadout
 from foretell.insight.recorded_pass import Array, to_array
+from foretell.insight.stream_terms import HeadOutputs, HeadReads, Normalized, RecordedPart, Term
 from foretell.insight.trace import Trace
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.typesetting.expression import Call, Expression
@@ -49,15 +42,16 @@ NO_BIAS = "The task's head has no bias."
 
 def explain_part(numbers: Contributions, readout: Readout, output: Output, part: int) -> Explained:
     """w · x for a part, or the sum of several parts."""
-    name, values = numbers.names[part], numbers.of_parts(readout, output)
+    name, values = numbers.names[part], numbers.to_output(readout, output)
     stored = float(values[part])
     if name in numbers.sums:
         return stored, sum_of_parts(numbers, name, values, address_of(readout.name, *output, ":"))
     if name == HEAD_BIAS:
         remark = address_of(name, output[1]) if isinstance(readout, LogitReadout) else NO_BIAS
         return stored, unchanged(remark, stored, "b")
-    x = numbers.vectors(readout.positions(output))[part].mean(0)
-    return stored, dot_product(readout, output, f"{readout.vector(output)}{part},:]", x)
+    T, position = len(numbers.recording.ids), output[:-1]
+    x = to_array(numbers.vectors(readout.positions(T, *position))[part].mean(0))
+    return stored, dot_product(readout, output, f"{readout.vector(T, *position)}{part},:]", x)
 
 
 def explain_logit(numbers: Contributions, _: Readout, output: Output) -> Explained:
@@ -65,15 +59,16 @@ def explain_logit(numbers: Contributions, _: Readout, output: Output) -> Explain
     return value, unchanged(address_of("head", *output), value)
 
 
-def explain_whole(numbers: Contributions, readout: OutcomeReadout, output: Output) -> Explained:
+def explain_whole(numbers: Contributions, readout: TaskReadout, output: Output) -> Explained:
     """w · x for the vector that a task's head reads: the output without the constant and other token sequences."""
-    recording, outcomes, at = numbers.recording, readout.outcomes, readout.positions(output)
-    own = outcomes.outputs(recording.hidden).double() - outcomes.constant
-    source = address_of(TASK_MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
-    hidden = to_array(recording.hidden[at])  # (P, D)
-    working = dot_product(readout, output, source, hidden.mean(0))
-    scale = working.scale + readout.scale * float(np.abs(readout.row(output)[0]) @ np.abs(hidden).mean(0))
-    return float(own[(*output[:-1], output[-1] - outcomes.first)]), replace(working, scale=scale)
+    hidden, at = numbers.recording.hidden, readout.positions(len(numbers.recording.ids), *output[:-1])
+    own = readout.outputs(hidden).double() - readout.constant
+    source = address_of(TASK_MEAN, ":") if readout.reads_mean else address_of(stream(numbers.recording), at.start, ":")
+    read = to_array(hidden[at])  # (P, D)
+    working = dot_product(readout, output, source, read.mean(0))
+    w = to_array(readout.row(output)[0])
+    scale = working.scale + readout.scale * float(np.abs(w) @ np.abs(read).mean(0))
+    return float(own[(*output[:-1], output[-1] - readout.first)]), replace(working, scale=scale)
 
 
 def sum_of_parts(numbers: Contributions, name: str, values: Array, opens: str) -> Working:
@@ -86,7 +81,7 @@ def sum_of_parts(numbers: Contributions, name: str, values: Array, opens: str) -
 def dot_product(readout: Readout, output: Output, source: str, x: Array, share: float = 1.0) -> Working:
     """The product of an output's row with a vector, times the head's scale and a share."""
     (w, address), scale = readout.row(output), readout.scale * share
-    products = multiply_out({"w": address, "x": source}, {"w": w, "x": x})
+    products = multiply_out({"w": address, "x": source}, {"w": to_array(w), "x": x})
     total = products.sums["w · x"]
     notes = ["1 over the number of positions that the head reads"] if share != 1 else []
     notes += ["the standard deviation of the training examples"] if readout.scale != 1 else []
@@ -101,7 +96,8 @@ def dot_product(readout: Readout, output: Output, source: str, x: Array, share: 
 def explain_word(owners: list[int], numbers: Contributions, readout: Readout, output: Output, word: int) -> Explained:
     """The sum over a word's tokens. owners: the word of each token."""
     tokens = [position for position, owner in enumerate(owners) if owner == word]
-    values, names = numbers.by_token(readout, output)[-1, tokens], [numbers.recording.token(each) for each in tokens]
+    values = numbers.to_output_by_token(readout, output)[-1, tokens]
+    names = [numbers.recording.token(each) for each in tokens]
     opens = address_of(f"{readout.name}.token", *output, numbers.names.index(ALL), ":")
     working = added_up({"token": tokens, "name": names, "contribution": values}, opens)
     return working.value, working
@@ -111,12 +107,13 @@ def explain_token(numbers: Contributions, readout: Readout, output: Output, part
     """The sum over parts or, for one part, over the positions that the task's head reads."""
     name = numbers.names[part]
     if name in numbers.sums:
-        values = numbers.by_token(readout, output)[:, token]
+        values = numbers.to_output_by_token(readout, output)[:, token]
         opens = address_of(f"{readout.name}.token", *output, ":", token)
         return float(values[part]), sum_of_parts(numbers, name, values, opens)
     if name == HEAD_BIAS:
         return 0.0, unchanged(NO_BIAS, 0.0, "b")
-    at, values = readout.positions(output), numbers.reads(readout, output, part, token)
+    at = readout.positions(len(numbers.recording.ids), *output[:-1])
+    values = numbers.reads(readout, output, part, token)
     columns = {"position": range(at.start, at.stop), "contribution": values}
     working = added_up(columns, address_of(f"{readout.name}.read", *output, part, ":", token))
     return working.value, working
@@ -126,7 +123,7 @@ def explain_read(
     numbers: Contributions, readout: Readout, output: Output, part: int, position: int, token: int
 ) -> Explained:
     """The share of one position; a part that is not a head comes from the token at which it is added."""
-    at = readout.positions(output)
+    at = readout.positions(len(numbers.recording.ids), *output[:-1])
     if not at.start <= position < at.stop:
         return 0.0, unchanged(f"The head of the task does not read position {position}.", 0.0)
     stored = float(numbers.reads(readout, output, part, token)[position - at.start])
@@ -134,7 +131,8 @@ def explain_read(
         return stored, head_read(numbers, reads, readout.row(output)[1], (part, position, token), position - at.start)
     if position != token:
         return stored, unchanged(f"This part is added at token {position}, and comes from there.", 0.0)
-    source, x = address_of(VECTOR, position, part, ":"), numbers.vectors(slice(position, position + 1))[part, 0]
+    x = to_array(numbers.vectors(slice(position, position + 1))[part, 0])
+    source = address_of(VECTOR, position, part, ":")
     return stored, dot_product(readout, output, source, x, 1 / (at.stop - at.start))
 
 
@@ -166,7 +164,7 @@ def head_read(numbers: Contributions, reads: HeadReads, row: str, index: tuple[i
 def explain_mean_vector(numbers: Contributions, index: tuple[int, ...]) -> Explained:
     """The mean over all positions, for a task's head that reads it."""
     part, element = index
-    rows = numbers.vectors(slice(0, len(numbers.recording.ids)))[part, :, element]
+    rows = to_array(numbers.vectors(slice(0, len(numbers.recording.ids)))[part, :, element])
     opens = address_of(VECTOR, ":", part, element)
     return float(rows.mean()), added_up({"position": range(len(rows)), "contribution": rows}, opens, is_mean=True)
 

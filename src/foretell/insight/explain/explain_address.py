@@ -9,13 +9,13 @@ from foretell.insight.explain.explain_contribution import BEGINNINGS, explain_co
 from foretell.insight.explain.explain_layers import stored_terms
 from foretell.insight.explain.explain_lens import LENS, ending_at, in_lens, names_in_lens
 from foretell.insight.explain.explain_neuron import NEURONS, explain_neuron
-from foretell.insight.explain.explain_outcome import TASK_HEAD, explain_outcome
+from foretell.insight.explain.explain_outcome import explain_outcome
 from foretell.insight.explain.explain_sampling import OF_SAMPLING, explain_sampling
 from foretell.insight.explain.explain_value import ALIASES, explain_recorded
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import Remark, Working, equals
 from foretell.insight.explain.walk import Walk, walk
-from foretell.insight.outcomes import Outcomes
+from foretell.insight.readout import TASK_HEAD, TaskReadout
 from foretell.insight.recorded_pass import Array, RecordedPass, record
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import HEAD, Decoder
@@ -41,24 +41,24 @@ def explain_value(
     model: LanguageModel,
     text: str | list[int],
     address: str,
-    outcomes: Outcomes | None = None,
+    readout: TaskReadout | None = None,
     levels: Array | None = None,
 ) -> Explanation:
     """Explain one number of the pass over a text or ids, `name[index]` without the batch row.
 
     In addition to all trace names there are `logits[t,v]`, the names of `implied_values.py`, weights by their paths,
     and the contributions of `explain_contribution.py`. A token v can be given as text: `probabilities[4,'!']`. Negative
-    indices count from the end. outcomes: for the numbers of a tuned model's head (see `explain_outcome`). levels: for
+    indices count from the end. readout: for the numbers of a tuned model's head (see `explain_outcome`). levels: for
     the next value of a forecaster (see `explain_sampling`). Raises `UsageError` for an unknown name or index.
     """
     structure = model_structure(model.decoder)
     parsed = parse_address(address)
     if parsed.name.startswith(BEGINNINGS):
-        return explain_contribution(model, text, outcomes, parsed)
+        return explain_contribution(model, text, readout, parsed)
     if parsed.name.partition("(")[0] in OF_SAMPLING:
         return explain_sampling(record(model, text, []), parsed, levels)
-    if outcomes is not None and parsed.name.partition(".")[0] == TASK_HEAD:
-        return explain_outcome(record(model, text, []), outcomes, parsed)
+    if readout is not None and parsed.name.partition(".")[0] == TASK_HEAD:
+        return explain_outcome(record(model, text, []), readout, parsed)
     if parsed.name in (HEAD_WEIGHT, *weight_shapes(model.decoder)):
         return explain_parameter(record(model, text, []), parsed)
     block, neurons, _ = parsed.name.partition(NEURONS)

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 from foretell.insight.address import Address, address_of
-from foretell.insight.attribution.stream_terms import StreamDecomposition, names_by_token, replaced_updates
+from foretell.insight.contributions import Contributions, record_contributions
 from foretell.insight.explain.contribution_steps import (
     WRITTEN,
     added_up,
@@ -34,47 +34,31 @@ from foretell.insight.explain.contribution_steps import (
     explain_word,
     explain_written,
 )
-from foretell.insight.explain.contribution_values import (
-    TASK_VECTOR,
-    VECTOR,
-    Contributions,
-    LogitReadout,
-    OutcomeReadout,
-    Readout,
-)
-from foretell.insight.explain.explain_outcome import MEAN_OF_LABELS
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
-from foretell.insight.outcomes import Outcomes
-from foretell.insight.recorded_pass import record
-from foretell.insight.replacement import replaced_names
+from foretell.insight.readout import MEAN_OF_LABELS, TASK_VECTOR, VECTOR, LogitReadout, Readout, TaskReadout
 from foretell.language_model import LanguageModel
-from foretell.model.structure import model_structure
 
 LOGITS, DIFFERENCE = "logits", ".difference"
-WHOLE = f"{OutcomeReadout.name}.whole"
-BEGINNINGS = (LogitReadout.name, OutcomeReadout.name, LOGITS + DIFFERENCE)  # of the names of contributions
+WHOLE = f"{TaskReadout.name}.whole"
+BEGINNINGS = (LogitReadout.name, TaskReadout.name, LOGITS + DIFFERENCE)  # of the names of contributions
 
 
 def explain_contribution(
-    model: LanguageModel, text: str | list[int], outcomes: Outcomes | None, wanted: Address
+    model: LanguageModel, text: str | list[int], readout: TaskReadout | None, wanted: Address
 ) -> Explanation:
     """Explain a contribution. Raises `UsageError` for an unknown name or index, and for undeclared terms."""
-    structure = model_structure(model.decoder)
-    replaced = replaced_updates(structure, replaced_names(model.decoder))
-    stream = StreamDecomposition(model.decoder, structure, replaced).stream(*structure["head"].reads)
     is_by_token = wanted.name.removesuffix(DIFFERENCE).endswith((".token", ".read", ".word"))
-    names = names_by_token(stream, structure) if is_by_token else stream.names()
-    explainer = ContributionExplainer(Contributions(record(model, text, names), stream), outcomes)
+    explainer = ContributionExplainer(record_contributions(model, text, is_by_token), readout)
     return explain_number(explainer.recording, explainer.kinds, wanted, explainer.texts)
 
 
 class ContributionExplainer:
     """Explains the contributions in a pass; `kinds` has them by name."""
 
-    def __init__(self, numbers: Contributions, outcomes: Outcomes | None):
+    def __init__(self, numbers: Contributions, task: TaskReadout | None):
         self.numbers, self.recording = numbers, numbers.recording
         logits = LogitReadout(self.recording)
-        T, D, N, P = len(self.recording.ids), self.recording.config.width, len(numbers.names), numbers.num_vectors
+        T, D, N, P = len(self.recording.ids), self.recording.config.width, len(numbers.names), len(numbers.vector_names)
         self.texts: dict[str, Sequence[str]] = {"part": numbers.names}
         of_vector = ("position", "part", "element"), (T, P, D)
         self.kinds = {
@@ -83,25 +67,24 @@ class ContributionExplainer:
             **self.of_outputs(logits.name, logits, explain_part, part=N),
             LOGITS + DIFFERENCE: self.of_outputs(LOGITS, logits, explain_logit)[LOGITS + DIFFERENCE],
         }
-        if outcomes is None:
+        if task is None:
             return
-        task = OutcomeReadout(self.recording, outcomes)
-        self.texts["output"], owners = task.labels, outcomes.words()
+        self.texts["output"], owners = task.labels, task.words()
         word = partial(explain_word, owners)
         self.kinds |= self.of_outputs(task.name, task, explain_part, part=N)
         self.kinds |= self.of_outputs(WHOLE, task, explain_whole)
         self.kinds |= self.of_outputs(f"{task.name}.word", task, word, word=max(owners) + 1)
         self.kinds |= self.of_outputs(f"{task.name}.token", task, explain_token, part=N, source=T)
         self.kinds |= self.of_outputs(f"{task.name}.read", task, explain_read, part=P, position=T, source=T)
-        if outcomes.reads_mean:
+        if task.reads_mean:
             self.kinds[TASK_VECTOR] = NumberKind(("part", "element"), (P, D), partial(explain_mean_vector, numbers))
 
     def of_outputs(
         self, name: str, readout: Readout, explain: Callable[..., Explained], **others: int
     ) -> dict[str, NumberKind]:
         """Numbers for each output of a readout, and their differences. others: the sizes of further indices."""
-        dimensions, sizes = (*readout.dimensions, *others), (*readout.sizes, *others.values())
-        length = len(readout.sizes)
+        length, own_sizes = len(readout.dimensions), readout.sizes(len(self.recording.ids))
+        dimensions, sizes = (*readout.dimensions, *others), (*own_sizes, *others.values())
         own = partial(self.explain_output, name, readout, explain)
         dtype = self.recording.model.dtype if name == WHOLE else torch.float64
         difference = NumberKind(
@@ -116,7 +99,7 @@ class ContributionExplainer:
         self, name: str, readout: Readout, explain: Callable[..., Explained], index: tuple[int, ...]
     ) -> Explained:
         """Explain a number of an output, or of the mean of all labels."""
-        length = len(readout.sizes)
+        length = len(readout.dimensions)
         output, rest = index[:length], index[length:]
         if not readout.labels or readout.labels[output[-1]] != MEAN_OF_LABELS:
             return explain(self.numbers, readout, output, *rest)

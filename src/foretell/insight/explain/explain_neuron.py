@@ -14,12 +14,12 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, address_of
-from foretell.insight.attribution.stream_terms import StreamDecomposition
+from foretell.insight.contributions import terms_of_head
 from foretell.insight.explain.contribution_steps import after_norms, dot_product
-from foretell.insight.explain.contribution_values import LogitReadout
 from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
 from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
 from foretell.insight.layers import Neurons, neurons_of
+from foretell.insight.readout import LogitReadout
 from foretell.insight.recorded_pass import Array, RecordedPass, record, to_array
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
@@ -47,7 +47,7 @@ def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address)
         raise UsageError(f"the classes of {block} declare no neurons")
     stream = None
     if kind in ("vector", "contributions"):
-        stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+        stream = terms_of_head(model.decoder, structure)
     recording = record(model, text, [*neurons.values, *(stream.names() if stream else [])])
     sizes = {"position": len(recording.ids), "neuron": neurons.down.in_features}
     sizes |= {"element": model.decoder.config.width, "token": model.decoder.config.vocab_size}

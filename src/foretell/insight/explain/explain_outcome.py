@@ -20,17 +20,15 @@ from foretell.insight.explain.steps import (
     softmax_equation,
     unchanged,
 )
-from foretell.insight.outcomes import Outcomes
+from foretell.insight.readout import MEAN_OF_LABELS, TASK_HEAD, TASK_WEIGHT, TaskReadout
 from foretell.insight.recorded_pass import RecordedPass, to_array
 
-TASK_HEAD = "task_head"
-MEAN_OF_LABELS = "the mean of all labels"
 TASK_DIFFERENCE = f"{TASK_HEAD}.difference"
-TASK_PROBABILITIES, TASK_WEIGHT, TASK_MEAN = f"{TASK_HEAD}.probabilities", f"{TASK_HEAD}.weight", f"{TASK_HEAD}.mean"
+TASK_PROBABILITIES, TASK_MEAN = f"{TASK_HEAD}.probabilities", f"{TASK_HEAD}.mean"
 TASK_CONSTANT = f"{TASK_HEAD}.constant"
 
 
-def explain_outcome(recording: RecordedPass, outcomes: Outcomes, wanted: Address) -> Explanation:
+def explain_outcome(recording: RecordedPass, readout: TaskReadout, wanted: Address) -> Explanation:
     """Explain a number of a task's head.
 
     `task_head[c]` is an output; the c after the last output is the mean of all. `task_head.difference[c,b]` is the
@@ -40,21 +38,21 @@ def explain_outcome(recording: RecordedPass, outcomes: Outcomes, wanted: Address
 
     An output can be given by name. Raises `UsageError` for an unknown name or index.
     """
-    names = [*outcomes.names, MEAN_OF_LABELS]
-    texts = names[outcomes.first :] if wanted.name == TASK_WEIGHT else names
-    return explain_number(recording, OutcomeExplainer(recording, outcomes).kinds(), wanted, {"output": texts})
+    names = [*readout.names, MEAN_OF_LABELS]
+    texts = names[readout.first :] if wanted.name == TASK_WEIGHT else names
+    return explain_number(recording, OutcomeExplainer(recording, readout).kinds(), wanted, {"output": texts})
 
 
 class OutcomeExplainer:
     """Explains the numbers of a head after a pass."""
 
-    def __init__(self, recording: RecordedPass, outcomes: Outcomes):
-        self.recording, self.outcomes = recording, outcomes
-        self.outputs = outcomes.read(recording.model.decoder, recording.hidden)  # (C,), or of tags (T, C)
+    def __init__(self, recording: RecordedPass, readout: TaskReadout):
+        self.recording, self.readout = recording, readout
+        self.outputs = readout.read(recording.model.decoder, recording.hidden)  # (C,), or of tags (T, C)
 
     def kinds(self) -> dict[str, NumberKind]:
         *tokens, C = self.outputs.shape
-        W, D = self.outcomes.weight.shape
+        W, D = self.readout.weight.shape
         dimensions, dtype = (*["position"] * len(tokens), "output"), self.recording.model.dtype
         num_rows = C + (W > 1)
         kinds = {
@@ -63,7 +61,7 @@ class OutcomeExplainer:
             TASK_WEIGHT: NumberKind(("output", "element"), (W, D), self.weight, dtype, derived=False),
             TASK_CONSTANT: NumberKind((), (), self.constant, dtype),
         }
-        if self.outcomes.reads_mean:
+        if self.readout.reads_mean:
             kinds[TASK_MEAN] = NumberKind(("element",), (D,), self.mean, dtype)
         if C > 1:
             kinds[TASK_PROBABILITIES] = NumberKind(dimensions, (*tokens, C), self.probability, dtype)
@@ -71,20 +69,19 @@ class OutcomeExplainer:
 
     def output(self, index: tuple[int, ...]) -> Explained:
         """An output, or the mean of all for the index after the last."""
-        outcomes, names = self.outcomes, self.outcomes.names
+        readout, names = self.readout, self.readout.names
         *position, output = index
         if output == len(names):
             return self.combination((output,), index[:-1])
         stored = float(self.outputs[index])
-        if not 0 <= output - outcomes.first < len(outcomes.weight):
+        if not readout.has_row(output):
             remark = (
-                f"It is w · x of the pass over this answer; the pass shown here has answer {outcomes.first}, from 0."
+                f"It is w · x of the pass over this answer; the pass shown here has answer {readout.first}, from 0."
             )
             return stored, unchanged(remark, stored)
-        at = outcomes.positions(len(self.recording.ids), *position)
-        own = outcomes.outputs(self.recording.hidden) if outcomes.kind == "orders" else self.outputs
-        rest = float(self.outputs[index].double() - own[index].double())
-        return stored, explain_output(self.recording, outcomes, output - outcomes.first, at, rest)
+        at = readout.positions(len(self.recording.ids), *position)
+        rest = float(readout.added_by_others(self.recording.hidden, self.outputs)[index])
+        return stored, explain_output(self.recording, readout, output - readout.first, at, rest)
 
     def difference(self, index: tuple[int, ...]) -> Explained:
         return self.combination(index[-2:], index[:-2])
@@ -96,7 +93,7 @@ class OutcomeExplainer:
         exponentials = exponentials_of(logits)
         columns = {
             "number": range(len(logits)),
-            "label": list(self.outcomes.names),
+            "label": list(self.readout.names),
             "logit": logits,
             "exp": exponentials,
             "probability": exponentials / exponentials.sum(),
@@ -111,11 +108,11 @@ class OutcomeExplainer:
         return stored, Working([listing, equation], equation.value, scale)
 
     def weight(self, index: tuple[int, ...]) -> Explained:
-        value = float(self.outcomes.weight[index])
+        value = float(self.readout.weight[index])
         return value, Working([Remark(f"{address_of(TASK_WEIGHT, *index)} is a weight: training sets it.")], value, 0.0)
 
     def constant(self, _: tuple[int, ...]) -> Explained:
-        value = self.outcomes.constant
+        value = self.readout.constant
         return value, unchanged("The mean of the training examples, which is stored with the head.", value, "mean")
 
     def mean(self, index: tuple[int, ...]) -> Explained:
@@ -134,7 +131,7 @@ class OutcomeExplainer:
         """The mean of all outputs, or the difference of two outputs."""
         logits = to_array(self.outputs[position])
         if len(outputs) == 1:
-            columns = {"output": range(len(logits)), "label": list(self.outcomes.names), "logit": logits}
+            columns = {"output": range(len(logits)), "label": list(self.readout.names), "logit": logits}
             listing = Listing("", columns, ("logit",), opens={"logit": address_of(TASK_HEAD, *position, ":")})
             equation = mean_equation(listing)
             return equation.value, Working([listing, equation], equation.value, abs(equation.value))
@@ -142,30 +139,30 @@ class OutcomeExplainer:
         return a - b, difference(a, b, *(address_of(TASK_HEAD, *position, output) for output in outputs))
 
 
-def explain_output(recording: RecordedPass, outcomes: Outcomes, output: int, at: slice, rest: float) -> Working:
+def explain_output(recording: RecordedPass, readout: TaskReadout, output: int, at: slice, rest: float) -> Working:
     """w · x, where x is the stream after the last norm; for a number, times its deviation plus its mean.
 
     at: the positions to read. rest: the outputs of the other sequences, if they are added.
     """
     hidden = to_array(recording.hidden[at])  # (P, D)
-    w, x = to_array(outcomes.weight[output]), hidden.mean(0)
-    source = address_of(TASK_MEAN, ":") if outcomes.reads_mean else address_of(stream(recording), at.start, ":")
+    w, x = to_array(readout.weight[output]), hidden.mean(0)
+    source = address_of(TASK_MEAN, ":") if readout.reads_mean else address_of(stream(recording), at.start, ":")
     products = multiply_out({"w": address_of(TASK_WEIGHT, output, ":"), "x": source}, {"w": w, "x": x})
     total = products.sums["w · x"]
     scale = abs(total) + max(scale_of(products), float(np.abs(w) @ np.abs(hidden).mean(0)))
-    value = outcomes.scale * total + outcomes.constant + rest
-    if (outcomes.scale, outcomes.constant, rest) == (1.0, 0.0, 0.0):
+    value = readout.scale * total + readout.constant + rest
+    if (readout.scale, readout.constant, rest) == (1.0, 0.0, 0.0):
         return Working([products, equals(total, "y = w · x")], total, scale)
     notes: list[str] = []
     terms: list[str | float] = [total]
-    if len(outcomes.names) == 1:
-        notes.append(f"the standard deviation of the training examples, {outcomes.scale:.6g}, and their mean")
-        terms = [outcomes.scale, "·", total, *plus(outcomes.constant)]
-    if outcomes.others:
+    if len(readout.names) == 1:
+        notes.append(f"the standard deviation of the training examples, {readout.scale:.6g}, and their mean")
+        terms = [readout.scale, "·", total, *plus(readout.constant)]
+    if readout.others:
         notes.append("at the end, the texts in the other order")
         terms += plus(rest)
     equation = equals(value, "y =", *terms, note="; ".join(notes))
-    return Working([products, equation], value, outcomes.scale * scale + abs(outcomes.constant) + 2 * abs(rest))
+    return Working([products, equation], value, readout.scale * scale + abs(readout.constant) + 2 * abs(rest))
 
 
 def stream(recording: RecordedPass) -> str:

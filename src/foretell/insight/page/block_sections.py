@@ -15,7 +15,6 @@ from foretell.insight.page.contributions import (
     logit_contributions,
     neuron_writes,
     neurons_in,
-    parts_of,
     positions_of,
     sections_of,
     stream_needs,
@@ -135,7 +134,7 @@ CONTRIBUTIONS = (
     values_family(True, "means and variances of the norms, layer by layer"),
     Family(
         "contributions.parts",
-        lambda traced, _: json.dumps(parts_of(traced)),
+        lambda traced, _: json.dumps(traced.contributions.described()),
         pack_text,
         lambda page: range(has_contributions(page)),
         stream_needs,

@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.insight.attribution.stream_parts import part_names, part_of, sums_of
 from foretell.insight.layers import Neurons
-from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.page_pass import LENS_POSITIONS, TOP, PageModel, PagePass, array
 
 PARTS_AT_ONCE, WRITES_AT_ONCE = 16, 4  # positions per section
@@ -51,18 +49,6 @@ def neurons_in(page: PageModel, layer: int) -> Neurons:
 # --- heads and layers ------------------------------------------------------------------------------------------------
 
 
-def parts_of(traced: PagePass) -> list[dict[str, Any]]:
-    """All parts of the stream, and the bias of the head: name, layer, module and head of each.
-
-    sum: the number of the module's sum, as in `sums_of`; for a module with one part, the part's number.
-    """
-    structure = traced.page.structure
-    names = part_names(traced.head_stream, traced.recorded.trace, traced.page.head_weights[1])
-    sums = enumerate(list(sums_of(structure, names).values())[:-1], start=len(names))
-    number_of = {part: number for number, parts in sums for part in parts}
-    return [{**part_of(structure, name), "sum": number_of.get(part, part)} for part, name in enumerate(names)]
-
-
 @torch.inference_mode()
 def logit_contributions(traced: PagePass, section: int) -> np.ndarray:
     """Id, logit and contributions of all N parts for K tokens after each of P positions: (P, K, 2 + N).
@@ -71,30 +57,21 @@ def logit_contributions(traced: PagePass, section: int) -> np.ndarray:
     probable token again).
     """
     at = positions_of(traced, section, PARTS_AT_ONCE)
-    weight, bias = traced.page.head_weights
+    readout = traced.logit_readout
     logits = traced.page.model.decoder.head(traced.recorded.hidden[at])[:, : len(traced.page.vocabulary)]  # (P, V)
     best = logits.topk(min(TOP, logits.shape[-1])).indices  # (P, K - 1)
     following = best[:, 0].clone()
     next_ids = torch.tensor(traced.ids[at.start + 1 : at.stop + 1], device=best.device, dtype=best.dtype)
     following[: len(next_ids)] = next_ids
     ids = torch.cat([best, following[:, None]], dim=-1)  # (P, K)
-    _, vectors = traced.head_stream.stacked(traced.recorded.trace, at)  # (N, P, D)
-    parts = torch.einsum("npd,pkd->pkn", vectors, weight[ids].double())
-    columns = [
-        ids[..., None],
-        logits.gather(1, ids)[..., None],
-        parts,
-        *([] if bias is None else [bias[ids][..., None]]),
-    ]
+    directions = readout.weight[ids].double().transpose(0, 1)  # (K, P, D)
+    parts = traced.contributions.products(at, directions).permute(2, 1, 0)  # (P, K, N)
+    biases = [] if readout.biases is None else [readout.biases[ids][..., None]]
+    columns = [ids[..., None], logits.gather(1, ids)[..., None], parts, *biases]
     return array(torch.cat([column.double() for column in columns], dim=-1).float())
 
 
 # --- outcomes --------------------------------------------------------------------------------------------------------
-
-
-def outcomes_in(page: PageModel) -> Outcomes:
-    assert page.outcomes is not None, "the model has no task's head"
-    return page.outcomes
 
 
 def outcome_logits(traced: PagePass) -> np.ndarray:
@@ -103,21 +80,19 @@ def outcome_logits(traced: PagePass) -> np.ndarray:
     return array(traced.outputs)
 
 
-def shown_outcomes(traced: PagePass, at: slice) -> tuple[Tensor, Tensor, Tensor]:
+def shown_outcomes(traced: PagePass, position: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ids (K,), outputs and constants (K, 2), and weights (K, D) of the largest outputs and, as id -1, of the mean of
     all if there are several. The constant is the part of an output that does not come from the pass."""
-    outcomes = outcomes_in(traced.page)
+    task = traced.page.task
     assert traced.outputs is not None, "the model has a task's head"
-    own = outcomes.outputs(traced.recorded.hidden).double() - outcomes.constant
-    whole = traced.outputs.double()
-    if outcomes.kind == "tags":
-        own, whole = own[at.start], whole[at.start]
-    weight = outcomes.scale * outcomes.weight.double()
-    whole = whole[outcomes.first : outcomes.first + len(weight)]
+    own = task.at(task.outputs(traced.recorded.hidden), position).double() - task.constant
+    whole = task.at(traced.outputs, position).double()
+    weight = task.scale * task.weight.double()
+    whole = whole[task.first : task.first + len(weight)]
     numbers = torch.stack([whole, whole - own[: len(weight)]], dim=-1)  # (C, 2)
     ids = numbers[:, 0].topk(min(OUTCOMES, len(numbers))).indices
     if len(numbers) == 1:
-        return ids + outcomes.first, numbers, weight
+        return ids + task.first, numbers, weight
     return (
         torch.cat([ids, torch.full_like(ids[:1], MEAN_ID)]),
         torch.cat([numbers[ids], numbers.mean(0)[None]]),
@@ -125,28 +100,27 @@ def shown_outcomes(traced: PagePass, at: slice) -> tuple[Tensor, Tensor, Tensor]
     )
 
 
+def outcome_directions(traced: PagePass, position: int, weight: Tensor) -> tuple[slice, Tensor]:
+    """The positions that the head of the task reads, and directions (K, P, D) for weights (K, D)."""
+    at = traced.page.task.positions(len(traced.ids), position)
+    count = at.stop - at.start
+    return at, (weight / count)[:, None].expand(-1, count, -1)
+
+
 @torch.inference_mode()
 def outcome_parts(traced: PagePass, position: int | str) -> np.ndarray:
     """Id, output, constant and contributions of all N parts for K outputs: (1, K, 3 + N)."""
-    at, values = outcomes_in(traced.page).positions(len(traced.ids), position), torch.zeros(0)
-    ids, numbers, weight = shown_outcomes(traced, at)
-    for start in range(at.start, at.stop, PARTS_AT_ONCE):
-        _, vectors = traced.head_stream.stacked(
-            traced.recorded.trace, slice(start, min(at.stop, start + PARTS_AT_ONCE))
-        )
-        part = torch.einsum("npd,kd->kn", vectors, weight) / (at.stop - at.start)
-        values = values + part if len(values) else part
+    ids, numbers, weight = shown_outcomes(traced, int(position))
+    values = traced.contributions.of_parts(*outcome_directions(traced, int(position), weight)).T  # (K, N)
     return array(torch.cat([ids[:, None].double(), numbers, values], dim=-1).float()[None])
 
 
 @torch.inference_mode()
 def outcome_tokens(traced: PagePass, position: int | str) -> np.ndarray:
     """The contributions of all T tokens to K outputs, (T, K)."""
-    at = outcomes_in(traced.page).positions(len(traced.ids), position)
-    _, _, weight = shown_outcomes(traced, at)
-    count = at.stop - at.start
-    directions = (weight / count)[:, None].expand(-1, count, -1)  # (K, P, D)
-    return array(traced.head_stream.by_token(traced.recorded.trace, at, directions).sum(0).T.float())
+    _, _, weight = shown_outcomes(traced, int(position))
+    tokens = traced.contributions.of_tokens(*outcome_directions(traced, int(position), weight))
+    return array(tokens.sum(0).T.float())
 
 
 # --- neurons ---------------------------------------------------------------------------------------------------------
@@ -186,9 +160,8 @@ def neuron_writes(traced: PagePass, layer: int, section: int) -> np.ndarray:
     neurons, strongest = neurons_in(traced.page, layer), strongest_neurons(traced, layer)
     columns = neurons.down.weight.T[strongest.ids[at]].double()  # (P, K, D)
     vectors = (columns * strongest.factors[at, :, None].double()).transpose(0, 1)  # (K, P, D)
-    carried = traced.head_stream.carry(neurons.update, vectors, traced.recorded.trace, at)
-    weight, _ = traced.page.head_weights
-    rows = weight[: len(traced.page.vocabulary)].split(VOCABULARY_AT_ONCE)
+    carried = traced.contributions.stream.carry(neurons.update, vectors, traced.recorded.trace, at)
+    rows = traced.logit_readout.weight[: len(traced.page.vocabulary)].split(VOCABULARY_AT_ONCE)
     logits = torch.cat([carried.float() @ part.float().T for part in rows], dim=-1).transpose(0, 1)  # (P, K, V)
     count = min(TOKENS_WRITTEN, logits.shape[-1])
     highest, lowest = logits.topk(count), logits.topk(count, largest=False)

@@ -28,8 +28,8 @@ def pass_outline(traced: PagePass) -> dict[str, Any]:
         for token, value in zip(tokens, traced.page.model.values_of(traced.ids), strict=True):
             token["value"] = value
     outline: dict[str, Any] = {"text": traced.text, "tokens": tokens, "lensFrom": traced.lens_from}
-    if traced.page.outcomes is not None:
-        outline["outcomes"] = traced.page.outcomes.to_json()  # the answers of a choice
+    if traced.page.readout is not None:
+        outline["outcomes"] = traced.page.readout.to_json()  # the answers of a choice
     if (memory := traced.page.model.memory) is not None:
         source = token_list(list(memory.ids), memory.pieces)
         outline["memory"] = {"tokens": source, "layers": len(traced.page.encoder)}

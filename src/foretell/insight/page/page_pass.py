@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -15,12 +15,13 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
-from foretell.insight.attribution.stream_terms import StreamDecomposition, Term, head_weights, replaced_updates
+from foretell.insight.contributions import Contributions, replaced_updates, terms_of_head
 from foretell.insight.layers import Neurons, encoder_weights, memory_weights_of, neurons_of, updates_of, weights_of
-from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.block_values import SUBLAYERS, BlockPart, BlockValue, block_parts, same_numbers
+from foretell.insight.readout import LogitReadout, TaskReadout
 from foretell.insight.recorded_pass import RecordedPass, record
 from foretell.insight.replacement import Replacement, replaced_names
+from foretell.insight.stream_terms import Term
 from foretell.insight.trace import TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.cache import FreshKVView, KVView
@@ -57,7 +58,7 @@ class PageModel:
     """A model, and the names of its values that a page shows.
 
     cross: the attention weights from the text to the memory, per layer. encoder: the encoder's weights. Both are empty
-    without a memory. outcomes: for a tuned model. levels: for a forecaster, the values that the first tokens stand for.
+    without a memory. readout: for a tuned model. levels: for a forecaster, the values that the first tokens stand for.
     """
 
     model: LanguageModel
@@ -66,11 +67,11 @@ class PageModel:
     attention: list[AttentionNames]
     cross: list[str]
     encoder: list[str]
-    outcomes: Outcomes | None = None
+    readout: TaskReadout | None = None
     levels: np.ndarray | None = None
 
     @classmethod
-    def of(cls, model: LanguageModel, outcomes: Outcomes | None = None, levels: np.ndarray | None = None) -> Self:
+    def of(cls, model: LanguageModel, readout: TaskReadout | None = None, levels: np.ndarray | None = None) -> Self:
         """Raises UsageError for a model without attention weights or without a tokenizer."""
         check_model(model)
         decoder, structure = model.decoder, model_structure(model.decoder)
@@ -83,16 +84,16 @@ class PageModel:
             [attention_names(decoder, structure, layer) for layer in layers],
             [value.name for value in cross if value is not None],
             [value.name for value in encoder_weights(structure)],
-            outcomes,
+            readout,
             levels,
         )
 
     def with_input(
-        self, model: LanguageModel, levels: np.ndarray | None = None, outcomes: Outcomes | None = None
+        self, model: LanguageModel, levels: np.ndarray | None = None, readout: TaskReadout | None = None
     ) -> Self:
         """The page of the same decoder with another source, example or scale; it shares the names of the values."""
         other = copy.copy(self)
-        other.model, other.levels, other.outcomes = model, levels, outcomes
+        other.model, other.levels, other.readout = model, levels, readout
         if levels is not None:  # the tokens stand for other values
             other.vocabulary = token_texts(model.tokenizer)
         return other
@@ -156,14 +157,9 @@ class PageModel:
     def head_input(self) -> Term | None:
         """The terms of the stream that the head reads; None if a module does not declare its terms."""
         try:
-            return self.terms_of_head()
+            return terms_of_head(self.model.decoder, self.structure)
         except UsageError:  # such a model has a page without contributions
             return None
-
-    def terms_of_head(self, replaced: Collection[str] = ()) -> Term:
-        """The terms of the stream that the head reads. Raises UsageError if a module does not declare its terms."""
-        decomposition = StreamDecomposition(self.model.decoder, self.structure, replaced)
-        return decomposition.stream(*self.structure["head"].reads)
 
     @property
     def head_stream(self) -> Term:
@@ -172,9 +168,10 @@ class PageModel:
         return self.head_input
 
     @property
-    def head_weights(self) -> tuple[Tensor, Tensor | None]:
-        """The weight (V, D) and bias (V,) of the head."""
-        return head_weights(self.model.decoder, self.structure)
+    def task(self) -> TaskReadout:
+        """The task's head, for the page of a tuned model."""
+        assert self.readout is not None, "the model has no task's head"
+        return self.readout
 
     @cached_property
     def vocabulary(self) -> list[str | None]:
@@ -201,7 +198,7 @@ class PageModel:
         recorded = record(self.model, ids, select, budget_bytes=budget_bytes, kv=kv, **options)
         with Trace(decoder, **options):  # the changes also apply to the head and to other sequences
             logits = decoder.head(recorded.hidden[-1:])[0, : self.model.tokenizer.vocab_size]  # (V,)
-            outputs = None if self.outcomes is None else self.outcomes.read(decoder, recorded.hidden)
+            outputs = None if self.readout is None else self.readout.read(decoder, recorded.hidden)
         return PagePass(self, text, self.model.texts_of(ids), recorded, logits, outputs, replaced)
 
 
@@ -209,7 +206,7 @@ class PageModel:
 class PagePass:
     """One pass over T tokens, for a page.
 
-    outputs: the outputs of a task's head, as in `Outcomes`. replaced: updates of the stream that were changed.
+    outputs: the outputs of a task's head, as in `TaskReadout`. replaced: updates of the stream that were changed.
     """
 
     page: PageModel
@@ -230,9 +227,14 @@ class PagePass:
         return set(names) <= set(self.recorded.trace.selected)
 
     @cached_property
-    def head_stream(self) -> Term:
-        """The terms of the stream that the head reads in this pass."""
-        return self.page.terms_of_head(self.replaced)
+    def contributions(self) -> Contributions:
+        """The parts of the stream that the head reads, in this pass."""
+        stream = terms_of_head(self.page.model.decoder, self.page.structure, self.replaced)
+        return Contributions(self.recorded, stream)
+
+    @cached_property
+    def logit_readout(self) -> LogitReadout:
+        return LogitReadout(self.recorded)
 
     def array(self, name: str) -> np.ndarray:
         """A recorded value without its row axis."""
@@ -293,12 +295,12 @@ class PagePass:
 
     def head_rows(self) -> np.ndarray:
         """The rows (R, D) of the head for `row_ids`."""
-        return array(self.page.head_weights[0][self.row_ids])
+        return array(self.logit_readout.weight[self.row_ids])
 
     def head_biases(self) -> np.ndarray:
         """Their biases (R,)."""
-        bias = self.page.head_weights[1]
-        return np.zeros(len(self.row_ids), np.float32) if bias is None else array(bias[self.row_ids])
+        biases = self.logit_readout.biases
+        return np.zeros(len(self.row_ids), np.float32) if biases is None else array(biases[self.row_ids])
 
 
 def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.insight.attribution.stream_terms import names_by_token
 from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
-from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, outcomes_in, stream_needs
+from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, stream_needs
 from foretell.insight.page.family import Family, Index, PositionFamily, once, per_layer, value_family
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
 from foretell.insight.page.page_pass import STEPS, PageModel, PagePass, array
+from foretell.insight.stream_terms import names_by_token
 
 THUMB_CELLS = 64  # cells per side of a small map; for longer texts a cell shows its largest weight
 FILE_NUMBERS = 100_000_000  # optional numbers recorded for a file; more would not fit
@@ -75,7 +75,7 @@ def task_family(
     """A section about the labels or number that a tuned model predicts. has_tags: also for tags."""
 
     def indices(page: PageModel) -> range:
-        return range(page.outcomes is not None and (has_tags or page.outcomes.kind != "tags"))
+        return range(page.readout is not None and (has_tags or not page.readout.is_per_position))
 
     return Family(f"outcomes.{name}", content, pack, indices, needs)
 
@@ -89,7 +89,7 @@ class TagFamily(PositionFamily):
     """Sections about the tag at one position, of a model for tags."""
 
     def index_in(self, page: PageModel, name: str) -> str | None:
-        return super().index_in(page, name) if page.outcomes is not None and page.outcomes.kind == "tags" else None
+        return super().index_in(page, name) if page.readout is not None and page.readout.is_per_position else None
 
 
 TAG_PARTS = TagFamily("outcomes.parts.{}", outcome_parts, pack_exact, needs=stream_needs)
@@ -138,7 +138,7 @@ FAMILIES = (
     memory_family("encoder", lambda page: page.encoder),
     Family("levels", lambda traced, _: traced.page.levels, pack_exact, lambda page: range(page.levels is not None)),
     task_family("logits", lambda traced, _: outcome_logits(traced)),
-    task_family("words", lambda traced, _: np.array(outcomes_in(traced.page).words()), pack_whole),
+    task_family("words", lambda traced, _: np.array(traced.page.task.words()), pack_whole),
     task_family("parts", outcome_parts, needs=stream_needs, has_tags=False),
     task_family("tokens", outcome_tokens, needs=token_needs, has_tags=False),
     value_family("embed.sum", lambda page, _: page.points[0].name, once, EMBEDDING),

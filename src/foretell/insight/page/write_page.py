@@ -23,13 +23,13 @@ import numpy as np
 
 from foretell.errors import OutputError, as_path, check_count, counted
 from foretell.files import GENERATOR, check_target, write_text
-from foretell.insight.outcomes import Outcomes
 from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
 from foretell.insight.page.outline import heading_of, model_outline, pass_outline
 from foretell.insight.page.packing import PackedSection, pack_weights
 from foretell.insight.page.page_pass import PageModel, PagePass
 from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
+from foretell.insight.readout import TaskReadout
 from foretell.language_model import LanguageModel
 from foretell.typesetting.text import printable
 
@@ -137,7 +137,6 @@ def attention_section(traced: PagePass, layer: int, first_query: int) -> PackedS
 PLAIN = " !\"$'()*+,-./:;=>?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
 
 FOLDER = files("foretell.insight.page").joinpath("assets")
-LIVE = "live/"  # the folder of modules for the live page only
 MARK = re.compile(r"{{(\w+)}}")
 
 
@@ -156,20 +155,6 @@ start();
 </script>
 {holders(contents.rest)}"""
     return document(printable(heading_of(traced.page.model.name)), head, data)
-
-
-def live_files() -> dict[str, str]:
-    """The document of the live page, and its style and scripts by path under `page/`.
-
-    The document lists all scripts, because a browser would request each only after reading another one's imports.
-    """
-    folders = {"": FOLDER, LIVE: FOLDER.joinpath(LIVE)}
-    names = [f"{prefix}{file.name}" for prefix, folder in folders.items() for file in folder.iterdir()]
-    contents = {name: read(name) for name in names if name.endswith((".js", ".css"))}
-    scripts = [f'<link rel="modulepreload" href="page/{name}">' for name in contents if name.endswith(".js")]
-    links = ['<link rel="icon" href="data:,">', '<link rel="stylesheet" href="page/style.css">', *scripts]
-    start = '<script type="module" src="page/live/live.js"></script>'
-    return {**contents, "page.html": document("explorer", "\n".join(links), start)}
 
 
 def document(heading: str, head: str, data: str) -> str:
@@ -243,26 +228,26 @@ def write_page(
     text: str,
     path: str | Path,
     budget_bytes: int = PAGE_BYTES,
-    outcomes: Outcomes | None = None,
+    readout: TaskReadout | None = None,
     *,
     overwrite: bool = False,
 ) -> PageReport:
     """Write the page of one pass over a text, atomically. overwrite: also over a file that is not an earlier page.
 
-    outcomes: of a tuned model (`label_attribution.outcomes_of`).
+    readout: the head of a tuned model (`label_attribution.readout_of`).
 
     Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
     target = check_target(as_path("the path", path), overwrite=overwrite)
-    return write_traced(record_all(model, text, outcomes), path, target, budget_bytes)
+    return write_traced(record_all(model, text, readout), path, target, budget_bytes)
 
 
 def record_all(
-    model: LanguageModel, text: str, outcomes: Outcomes | None = None, levels: np.ndarray | None = None
+    model: LanguageModel, text: str, readout: TaskReadout | None = None, levels: np.ndarray | None = None
 ) -> PagePass:
     """A pass over a text with the values for all sections of a file."""
-    page, ids = PageModel.of(model, outcomes, levels), model.encode_fitting(text)
+    page, ids = PageModel.of(model, readout, levels), model.encode_fitting(text)
     return page.record(ids, text, values_of_file(page, len(ids)))
 
 

@@ -144,7 +144,7 @@ def pack_layers(layers: list[Any], max_rows: int | None = MAX_ROWS, in_turns: bo
 
     The layers have the same class, dtype and group size. in_turns: interleave the layers, 16 outputs at a time.
     """
-    join = joined_in_turns if in_turns else torch.cat
+    join = joined_in_turns if in_turns else joined
     stores = [stored_matrix(layer) for layer in layers]
     bias = joined_bias(stores, [layer.bias for layer in layers], join)
     if not isinstance(stores[0], QuantizedMatrix):
@@ -205,10 +205,18 @@ def layers_on_parts(joined: FastWeight, layers: list[Any], in_turns: bool) -> li
     return forms
 
 
+def joined(parts: list[Tensor]) -> Tensor:
+    """Concatenate tensors (O, ...); a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def joined_in_turns(parts: list[Tensor]) -> Tensor:
     """Interleave tensors (O, ...) of one shape, 16 rows at a time, padded with zeros."""
-    filled = [torch.cat((part, part.new_zeros(-len(part) % LANES, *part.shape[1:]))) for part in parts]
-    return torch.stack([part.unflatten(0, (-1, LANES)) for part in filled], dim=1).flatten(0, 2)
+    if missing := -len(parts[0]) % LANES:
+        parts = [torch.cat((part, part.new_zeros(missing, *part.shape[1:]))) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack([part.unflatten(0, (-1, LANES)) for part in parts], dim=1).flatten(0, 2)
 
 
 def joined_bias(

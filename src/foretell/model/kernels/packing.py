@@ -97,15 +97,15 @@ def pack_int8(integers: Tensor, scales: Tensor, minima: Tensor | None, bias: Ten
 def pack_int4(integers: Tensor, scales: Tensor, minima: Tensor, bias: Tensor | None) -> PackedMatrix:
     """Pack integers 0..15 (O, I) in uint8 with scales and minima (O, groups)."""
     group = integers.shape[1] // scales.shape[1]
-    padded = pad_matrix(integers).to(torch.int32).unflatten(1, (-1, 2, 4))  # (N, K / 8, half of a byte, byte)
-    shifts = torch.tensor([0, 4])[:, None] + torch.arange(0, 32, 8)  # (half of a byte, byte)
-    columns = (padded << shifts).sum((2, 3), dtype=torch.int32)  # (N, K / 8)
+    lower, upper = pad_matrix(integers).unflatten(1, (-1, 2, 4)).unbind(2)  # (N, K / 8, byte): halves of the bytes
+    columns = (lower | upper << 4).view(torch.int32).flatten(1)  # (N, K / 8)
     return make_packed(columns, factor_tiles(scales, minima), integers.shape, bias, 4, group, True)
 
 
 def pad_matrix(weight: Tensor) -> Tensor:
     """A weight with zeros up to full tiles and a multiple of INPUTS."""
-    return pad(weight, (0, -weight.shape[1] % INPUTS, 0, -weight.shape[0] % LANES)).contiguous()
+    missing = (0, -weight.shape[1] % INPUTS, 0, -weight.shape[0] % LANES)
+    return (pad(weight, missing) if any(missing) else weight).contiguous()  # `pad` copies even without padding
 
 
 def factor_tiles(scales: Tensor, minima: Tensor | None) -> Tensor:
@@ -115,8 +115,8 @@ def factor_tiles(scales: Tensor, minima: Tensor | None) -> Tensor:
 
 
 def tiles(columns: Tensor) -> Tensor:
-    """(N, C) in tiles of 16 outputs: (N / 16, C, 16)."""
-    return columns.unflatten(0, (-1, LANES)).transpose(1, 2).contiguous()
+    """A copy of (N, C) in tiles of 16 outputs: (N / 16, C, 16)."""
+    return columns.unflatten(0, (-1, LANES)).transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def make_packed(
@@ -133,9 +133,8 @@ def make_packed(
     biases = torch.zeros(len(columns))
     if bias is not None:
         biases[:outputs] = bias.detach().float()
-    # torch allocates memory at addresses that are multiples of 64
-    words, factors = (values.flatten().clone() for values in (tiles(columns), factors))
-    return PackedMatrix(words, factors, biases, bits, outputs, inputs, group, has_minima)
+    # both are new tensors, whose addresses are multiples of 64 in torch
+    return PackedMatrix(tiles(columns).flatten(), factors.flatten(), biases, bits, outputs, inputs, group, has_minima)
 
 
 # --- activations: in compiled code, all arrays by address -------------------------------------------------------------
@@ -202,19 +201,21 @@ def prepare(matrix, x, prepared, rows, is_narrow, first, last):
     if matrix.bits >= 16:
         split_planes(x, prepared, P, rows, K, first, last)
     elif P > 0:
-        round_planes(x, prepared, scales, P, matrix.plane_bytes, rows, K, chunk_of(matrix.group), first, last)
+        round_planes(matrix, x, prepared, rows, is_narrow, first, last)
     if matrix.minima != 0:
         sums = sums_of(scales, matrix.group, matrix.inputs, rows, P)
         sum_groups(x, K, matrix.group, sums, matrix.inputs // matrix.group, first, last)
 
 
 @compiled
-def round_planes(x, planes, scales, P, size, rows, K, chunk, first, last):
+def round_planes(matrix, x, planes, rows, is_narrow, first, last):
     """Planes (rows, P, K) of integers, scales (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
 
-    `size` is the bytes per integer. A chunk that is not finite has the scale NaN. An offset is -128 times the sum of a
-    plane's integers; it corrects their products with weights that are 128 too large.
+    A chunk that is not finite has the scale NaN. An offset is -128 times the sum of a plane's integers; it corrects
+    their products with weights that are 128 too large.
     """
+    K, P, chunk = padded_inputs(matrix.inputs), num_planes(matrix, is_narrow), chunk_of(matrix.group)
+    scales, size = scales_of(matrix, planes, rows, is_narrow), matrix.plane_bytes
     zero, shift, chunks = v.broadcast(0.0), v.broadcast(MAGIC), K // chunk
     to_rest, largest_rest = v.broadcast(REST), v.broadcast(LARGEST_REST)
     none, to_integer, half = v.broadcast_int(0), v.broadcast_int(-MAGIC_BITS), v.broadcast_int(128)

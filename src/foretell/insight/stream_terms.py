@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.insight.layers import UPDATES
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.norm import FrozenNorm, Norm
@@ -291,12 +290,6 @@ class StreamDecomposition:
         return Sum(RecordedPart(token), RecordedPart(position, like=token))
 
 
-def replaced_updates(structure: Structure, replaced: Collection[str]) -> list[str]:
-    """The replaced values that are added to the stream: each is one part, without the heads it came from."""
-    updates = (value.reads[1] for value in structure.values.values() if value.formula in UPDATES)
-    return [name for name in updates if name in replaced]
-
-
 def is_norm(module: object) -> TypeGuard[Norm]:
     """True for a module with a method `frozen`; a function, because type checkers refuse the test for a Module."""
     return isinstance(module, Norm)
@@ -309,4 +302,4 @@ def head_weights(decoder: Decoder, structure: Structure) -> tuple[Tensor, Tensor
         raise UsageError(f"head is a {kind}, which is not a linear layer: a logit is not a sum of contributions")
     weight, bias = decoder.head.weight, decoder.head.bias
     assert isinstance(weight, Tensor), "a linear layer has a weight"
-    return weight, bias if isinstance(bias, Tensor) else None
+    return weight.detach(), bias.detach() if isinstance(bias, Tensor) else None

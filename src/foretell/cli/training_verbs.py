@@ -30,9 +30,9 @@ class TrainingOptions:
 
     command_began: ClassVar[float | None] = None  # set in a process that runs a single command
 
-    minutes: Annotated[float | None, Parameter(help="How long to train; default: chosen from the data.")] = None
-    steps: Annotated[int | None, arguments.whole("How many optimizer steps instead.")] = None
-    out: Annotated[arguments.Output, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None
+    minutes: Annotated[float | None, Parameter(help="Minutes of training (default: chosen from the data).")] = None
+    steps: Annotated[int | None, arguments.whole("Number of optimizer steps (default: chosen from the data).")] = None
+    out: Annotated[arguments.Output, Parameter(help="The run's folder (default: runs/ and the data's name).")] = None
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")] = (
         "never"
     )
@@ -41,9 +41,9 @@ class TrainingOptions:
     checkpoint_every: Annotated[int | None, arguments.whole("Steps between checkpoints.")] = None
     settings: Annotated[
         list[str] | None,
-        Parameter(name="--set", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."),
+        Parameter(name="--set", help="Set a field, also as --model.width 256, --training.learning-rate 1e-3."),
     ] = None
-    report: Annotated[list[Literal["tensorboard"]] | None, Parameter(help="Write OUT/tensorboard too.")] = None
+    report: Annotated[list[Literal["tensorboard"]] | None, Parameter(help="Log to OUT/tensorboard.")] = None
     device: arguments.Device = "auto"
     dtype: arguments.Dtype = "auto"
 
