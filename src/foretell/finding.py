@@ -68,7 +68,7 @@ def find_model(argument: str) -> Path:
 
 
 def list_models() -> Iterator[LocalModel]:
-    """The runs and saved models in ./runs, the models that come with foretell, and those of other programs."""
+    """The runs and saved models in ./runs, the models that come with foretell, and other programs' models."""
     for path in sorted(RUNS.iterdir()) if _exists(RUNS) else ():
         weights = sorted(path.glob(f"checkpoints/*/{WEIGHTS}"))[-1:] or [*path.glob(WEIGHTS)]
         if weights:

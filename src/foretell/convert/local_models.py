@@ -11,7 +11,7 @@ from typing import Any
 
 from foretell.convert.gguf.header import ARCHITECTURE, read_general
 from foretell.convert.hub import PREFIX as HUB
-from foretell.errors import CheckpointError, did_you_mean
+from foretell.errors import CheckpointError
 from foretell.files import CONFIG, printable_name, read_json
 
 OLLAMA = "ollama:"
@@ -50,7 +50,7 @@ def find_ollama(name: str) -> Path:
             return model_blob(manifest)
     known = [each.removeprefix(OLLAMA) for each, _ in iter_ollama()]
     places = " and ".join(map(str, ollama_folders()))
-    near = did_you_mean(f"{path}:{tag or LATEST}", known) or (f"; it has {', '.join(known[:8])}" if known else "")
+    near = f"; it has {', '.join(known[:8])}" if known else ""
     raise CheckpointError(f"Ollama has no model '{name}' in {places}{near}")
 
 

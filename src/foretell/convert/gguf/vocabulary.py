@@ -25,7 +25,7 @@ START = "tokenizer.ggml"
 MODEL, PRE = f"{START}.model", f"{START}.pre"
 TOKENS, KINDS, MERGES, SCORES = (f"{START}.{name}" for name in ("tokens", "token_type", "merges", "scores"))
 ENDS = tuple(f"{START}.{name}_token_id" for name in ("eos", "eot", "eom"))
-# Control tokens that end a text or a turn whatever the file says, as in llama.cpp
+# Control tokens that end a text or a turn even if the file does not name them, as in llama.cpp
 END_NAMES = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>")
 TEMPLATE = "tokenizer.chat_template"
 NO_MERGE = "Ā Ā"  # llama.cpp requires merges, and the format has no empty list; this pair never occurs
@@ -38,7 +38,7 @@ class PreTokenizer:
 
     document: TokenizerJson
     takes_words: bool = False  # `ignore_merges`
-    adds_start: bool = False  # the start token goes before every text unless the file says otherwise
+    adds_start: bool = False  # the start token goes before every text unless add_bos_token is false
 
 
 # llama.cpp's name -> its split; Llama 3 and DBRX have the same split
