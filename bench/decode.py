@@ -43,7 +43,7 @@ from foretell.installation import cpu_features
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.weight_shapes import count_parameters
 
 PROMPT, LONG_PROMPT, PREFILL = 32, 900, 512

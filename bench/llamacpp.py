@@ -14,8 +14,8 @@ import torch
 from measure import Clock
 
 from foretell.convert.family import iter_theirs
-from foretell.convert.gguf.export import Packed, pack, write_gguf
 from foretell.convert.gguf.metadata import choose_architecture, write_metadata
+from foretell.convert.gguf.write import PackedTensor, write_gguf
 from foretell.model.decoder import Decoder
 
 llama_cpp: Any = importlib.import_module("llama_cpp")  # its annotations leave out what its calls return
@@ -108,6 +108,7 @@ def write_file(decoder: Decoder, precision: str, path: Path) -> None:
     weights = {path: weight.detach().to("cpu", torch.float32) for path, weight in decoder.named_parameters()}
     tensors = {}
     for name, tensor in iter_theirs(family, decoder.config, weights):
-        kind = "f32" if tensor.dim() < 2 or name in ALWAYS_FLOAT32 else precision
-        tensors[name] = Packed(kind, pack(gguf, name, tensor.numpy(), kind))
-    write_gguf(gguf, path, family.name, pairs, tensors)
+        kind = "F32" if tensor.dim() < 2 or name in ALWAYS_FLOAT32 else precision.upper()
+        content = gguf.quantize(tensor.numpy(), gguf.GGMLQuantizationType[kind])
+        tensors[name] = PackedTensor(kind, torch.from_numpy(content))
+    write_gguf(path, family.name, pairs, tensors)

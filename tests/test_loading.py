@@ -20,7 +20,7 @@ from foretell.text import train_tokenizer
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("x.gguf", "x.gguf is a GGUF file, which foretell writes and does not read; name the model that it was made"),
+        ("x.gguf", "x.gguf is not a GGUF file: it does not begin with GGUF; get it again"),
         ("x.pth", "x.pth is a pickle, which can run any code when it is opened; name a folder with model.safetensors"),
         ("x.pt", "x.pt is a pickle"),
         ("pytorch_model.bin", "pytorch_model.bin is a pickle"),

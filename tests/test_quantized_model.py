@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 import foretell
 from foretell import LanguageModel
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import Scheme
 from foretell.config.section import make_section
 from foretell.convert.export import export_huggingface
 from foretell.convert.gguf.export import export_gguf
 from foretell.errors import CheckpointError, UsageError
 from foretell.model.init import make_decoder
-from foretell.model.quantized_linear import Scheme
 from foretell.saved_model.part import stored_buffers
 from foretell.saved_model.parts_on_disk import save_model
 from foretell.session.protocol import load_start

@@ -26,6 +26,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"  # index of weights in several fi
 EXAMPLES = "examples.json"  # example texts of a model, which the live page offers
 ADAPTER_CONFIG = "adapter_config.json"  # configuration of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
+GGUF_MAGIC = b"GGUF"  # the beginning of a GGUF file
 # Beginnings of names that no user gives, so that anything with them may be deleted
 TEMPORARY = ".tmp-foretell-"  # followed by the final name and the number of the process
 REPLACED = ".replaced-foretell-"  # followed by the name of a directory while a new one replaces it
@@ -67,6 +68,17 @@ def allowed_folders(path: Path) -> list[Path]:
     """The folders that a link at this path may lead to."""
     home = Path(os.path.realpath(path.parent))
     return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+
+
+def is_gguf(path: Path) -> bool:
+    """True for a file that begins like GGUF; Ollama's files have no ending."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:  # a name that no file can have, or a file that may not be read
+        return False
 
 
 def check_regular(path: Path) -> None:

@@ -1,19 +1,31 @@
-"""Find the model of a MODEL argument: a path, a run, an included model or a name on the Hub. Imports no torch."""
+"""Find the model of a MODEL argument: a path, a run, an included model, a name on the Hub or in Ollama; list models.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from foretell.convert.gguf.header import is_gguf
 from foretell.convert.hub import NAME, PREFIX, fetch_model
+from foretell.convert.local_models import OLLAMA, LocalModel, find_ollama, list_local_models, size_of
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
 from foretell.errors import CheckpointError, as_path, did_you_mean, expanded
-from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, printable_name
+from foretell.files import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    MODEL_TYPE,
+    TOKENIZER_FILE,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    is_gguf,
+    printable_name,
+)
 from foretell.manifest import check_model_files
 from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
 from foretell.runs.record import and_advice
@@ -42,6 +54,8 @@ def find_model(argument: str) -> Path:
         return Path(str(files("foretell") / argument))
     if argument.startswith(PREFIX):
         return fetch_model(argument)
+    if argument.startswith(OLLAMA):
+        return find_ollama(argument.removeprefix(OLLAMA))
     if argument and _exists(Path(argument)):
         check_not_a_file(Path(argument))
         kind = "neither a run (run.json) nor a saved model (config.json)"
@@ -51,6 +65,18 @@ def find_model(argument: str) -> Path:
             kind = f"a tokenizer alone; a model with it: foretell train DATA --tokenizer {argument}"
         raise CheckpointError(f"{argument} is {kind}{and_advice(Path(argument))}")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
+
+
+def list_models() -> Iterator[LocalModel]:
+    """The runs and saved models in ./runs, the models that come with foretell, and other programs' models."""
+    for path in sorted(RUNS.iterdir()) if _exists(RUNS) else ():
+        weights = sorted(path.glob(f"checkpoints/*/{WEIGHTS}"))[-1:] or [*path.glob(WEIGHTS)]
+        if weights:
+            yield LocalModel(f"{RUNS}/{printable_name(path.name)}", MODEL_TYPE, size_of(weights))
+    for name in SHIPPED:
+        if _exists(home := Path(str(files("foretell") / name)) / WEIGHTS):
+            yield LocalModel(name, MODEL_TYPE, size_of([home]))
+    yield from list_local_models()
 
 
 def check_files(directory: Path, *, in_full: bool | None = False) -> None:
@@ -83,6 +109,10 @@ def check_not_a_file(path: Path) -> None:
 def find_tokenizer(argument: str) -> Tokenizer:
     """The tokenizer of a model, of a tokenizer.json, or of a folder with vocab.json and merges.txt."""
     path = Path(argument := expanded(argument))
+    if is_gguf(path) or argument.startswith(OLLAMA):
+        from foretell.convert.gguf.files import read_gguf  # which imports NumPy
+
+        return read_gguf(find_model(argument)).tokenizer
     is_own = path.is_file() or (not _exists(path / CONFIG) and (has_tokenizer(path) or not is_run(RUNS / argument)))
     if _exists(path) and not is_run(path) and is_own:
         return load_tokenizer(os.path.realpath(path))  # a path from the user may be a link

@@ -15,21 +15,16 @@ import torch
 from torch import Tensor
 
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.data.data_use import DataUse
 from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder, log_probabilities, logit_chunks, rows_at_once
+from foretell.model.init import decoder_with_weights
 from foretell.model.kernels import strict_copy
-from foretell.model.quantized_linear import (
-    QuantizationConfig,
-    Scheme,
-    check_groups,
-    count_weights,
-    make_quantization,
-    quantize_decoder,
-)
+from foretell.model.quantized_linear import count_weights, plain_weights
 from foretell.model.surgery import copy_with
 from foretell.saved_model.config_file import DECODER, NO_TOKENIZER, QUANTIZATION, TOKENIZER, command_of
 from foretell.saved_model.layer_parts import QuantizationPart, merge_adapters
@@ -219,13 +214,17 @@ class LanguageModel:
         are in int4 too. Raises UsageError for a model that is quantised already and for a glob without
         a match, ConfigError for a group that does not divide a width.
         """
-        self.check_not_quantized("quantize")
-        settings = make_quantization(self.decoder, to, group, keep, head)
-        layers = {path: self.decoder.get_submodule(path) for path in check_groups(self.decoder, settings)}
-        return replace(self, decoder=copy_with(self.decoder, layers)).quantized_in_place(settings)
+        from foretell.model.quantize_decoder import check_groups, make_quantization
+
+        plain = self.with_float_weights("quantize")
+        settings = make_quantization(plain.decoder, to, group, keep, head)
+        layers = {path: plain.decoder.get_submodule(path) for path in check_groups(plain.decoder, settings)}
+        return replace(plain, decoder=copy_with(plain.decoder, layers)).quantized_in_place(settings)
 
     def quantized_in_place(self, settings: QuantizationConfig) -> Self:
         """Round the weights in place and return the model. For loading: memory never holds all weights twice."""
+        from foretell.model.quantize_decoder import quantize_decoder
+
         quantize_decoder(self.decoder, settings)
         return replace(self, parts={**self.parts, QUANTIZATION: QuantizationPart(settings)})
 
@@ -246,6 +245,18 @@ class LanguageModel:
             raise UsageError(
                 f"{self.name} is quantised to {self.quantization.to}; {action} the model that it was made from"
             )
+
+    def with_float_weights(self, action: str) -> Self:
+        """A model with floating-point weights: this one or, if it came packed, one with the same values in its dtype.
+
+        Raises UsageError for a model that was quantised here; `action` is what was attempted.
+        """
+        settings = self.quantization
+        if settings is None or not settings.forms:
+            self.check_not_quantized(action)
+            return self
+        decoder = decoder_with_weights(self.config, plain_weights(self.decoder)).train(self.decoder.training)
+        return replace(self, decoder=decoder, parts={k: part for k, part in self.parts.items() if k != QUANTIZATION})
 
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:
         """Write the model to a directory that `foretell.load` reads, with weights in `dtype` if given.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from foretell.config.quantization import Scheme
 from foretell.convert.gguf.load import load_gguf
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
@@ -17,7 +18,7 @@ from foretell.errors import CheckpointError, UsageError, as_path
 from foretell.files import ADAPTER_CONFIG, printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, load_model
-from foretell.model.quantized_linear import Scheme, make_quantization
+from foretell.model.quantize_decoder import make_quantization
 from foretell.saved_model.config_file import is_own
 from foretell.saved_model.layer_parts import merge_adapters
 
@@ -37,11 +38,11 @@ def load(
     """Load a model for inference.
 
     argument: in this order, the directory of a run, a saved model, a model in Hugging Face's layout or a LoRA adapter
-    in peft's; a GGUF file; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best
-    checkpoint; `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's
-    layout to apply. LoRA updates are merged into the weights, or stay separate modules with `keep_adapters`. Raises
-    CheckpointError if there is no such model or it is damaged, UsageError for a device that is missing. The model's
-    `notes` list ignored content.
+    in peft's; a GGUF file, whose matrices stay packed with the same values; a run's name in ./runs; `primer`;
+    `hub:owner/name[@revision]`; `ollama:NAME[:TAG]`. A run means its best checkpoint; `runs/x@last` and
+    `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's layout to apply. LoRA updates are
+    merged into the weights, or stay separate modules with `keep_adapters`. Raises CheckpointError if there is no such
+    model or it is damaged, UsageError for a device that is missing. The model's `notes` list ignored content.
 
     The files are compared with the model's manifest or export report: weights by their size, with `verify` by their
     SHA-256. A model that has neither is not checked; `verify=True` refuses it, `verify=None` does not.
@@ -51,7 +52,7 @@ def load(
     """
     if quantize is not None:
         plain = load(argument, device, "float32", adapter=adapter, verify=verify)
-        plain.check_not_quantized("quantize")
+        plain = plain.with_float_weights("quantize")
         rounded = plain.quantized_in_place(make_quantization(plain.decoder, quantize))
         return rounded.to(dtype=choose_inference_dtype(dtype, plain.device))
     directory = find_model(str(argument))

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import foretell as foretell_package
-from foretell.config.model import ModelConfig, Scheme
+from foretell.config.model import ModelConfig
+from foretell.config.quantization import Scheme
 from foretell.config.sampling import SamplingConfig
 from foretell.convert.export import export_huggingface
 from foretell.finding import find_model

@@ -16,7 +16,7 @@ from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder
 from foretell.model.kernels.fast_decoder import MIN_TOKENS, prepare_for_generation
 from foretell.model.kernels.onednn_linear import PackedLinear
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with
 
 pytest.importorskip("numba")

@@ -16,7 +16,8 @@ from foretell.model.decoder import Decoder
 from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.lora import LoRAConfig, LoRALinear
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
-from foretell.model.quantized_linear import QuantizedLinear, make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
+from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.surgery import copy_with_own_hooks, replace
 
 pytest.importorskip("numba")
@@ -251,7 +252,7 @@ def test_hooks_on_a_copy_leave_the_original_fused(
 @pytest.mark.parametrize("to", ["int8", "int4"])
 @torch.no_grad()
 def test_many_rows_are_read_on_the_packed_weights(name, to, make, monkeypatch):
-    monkeypatch.setattr(matmul, "fastest_unit", lambda bits, group: "dots")
+    monkeypatch.setattr(matmul, "fastest_unit", lambda *matrix: "dots")
     monkeypatch.setattr(fast_linear, "is_bfloat16_slow", lambda: True)
     decoder = make(name, **WHOLE, context_length=96)
     quantize_decoder(decoder, make_quantization(decoder, to, 32))

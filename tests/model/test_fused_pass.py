@@ -19,7 +19,7 @@ from foretell.model.cpu_matmul import CPULinear
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with, copy_with_own_hooks, replace
 from foretell.model.transformer import Block
 
@@ -349,7 +349,7 @@ def test_a_wrong_part_is_detected(part, make):
     fused = prepare_for_generation(decoder)
     assert isinstance(fused, FusedDecoder)
     wrong: Any = getattr(fused.fused, part)
-    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:4], 0, wrong.values[5])
+    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:5], 0, wrong.values[6])
     assert distance(read(decoder), read(fused)) > 1e-3
 
 

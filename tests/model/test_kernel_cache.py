@@ -166,7 +166,8 @@ def test_a_compiled_kernel_is_loaded_the_second_time(tmp_path: Path, monkeypatch
 def test_a_kernel_of_a_matrix_encloses_only_constants(bits: int) -> None:
     """numba finds it by what it encloses, and a compiled function is another one in the next process."""
     for unit in get_args(Unit):
-        assert {type(cell.cell_contents) for cell in make_kernel(bits, unit).__closure__} <= {int, str}
+        kernel = make_kernel(bits, unit, 1, bits == 4)
+        assert {type(cell.cell_contents) for cell in kernel.__closure__} <= {int, str, bool}
 
 
 def test_a_kernel_is_compiled_once_it_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.model.quantization import dequantize_int4, quantize_int4, quantize_int8, times_scales, unpack_int4
+from foretell.model.quantization import (
+    dequantize,
+    dequantize_int4,
+    quantize_int4,
+    quantize_int8,
+    times_scales,
+    unpack_int4,
+)
 
 pytest.importorskip("numba")
 
@@ -44,7 +51,7 @@ def packed(bits: int, outputs: int, inputs: int, group: int = GROUP, bias: Tenso
         return pack_floats(weight, bias), weight.float()
     if bits == 8:
         stored = quantize_int8(weight, group)
-        return pack_int8(stored["integers"], stored["scales"], bias), times_scales(**stored, dtype=torch.float32)
+        return pack_int8(stored["integers"], stored["scales"], None, bias), times_scales(**stored, dtype=torch.float32)
     stored = quantize_int4(weight, group)
     integers = unpack_int4(stored["integers"])
     return pack_int4(integers, stored["scales"], stored["minima"], bias), dequantize_int4(**stored)
@@ -247,3 +254,27 @@ def test_packed_weights_take_the_memory_that_they_should():
     assert bytes_per_weight(packed(16, 1024, 1024)[0]) == pytest.approx(2, rel=0.01)
     assert bytes_per_weight(packed(8, 1024, 1024, 64)[0]) == pytest.approx(1 + 2 / 64, rel=0.01)
     assert bytes_per_weight(packed(4, 1024, 1024, 64)[0]) == pytest.approx(0.5 + 4 / 64, rel=0.01)
+
+
+PACKED = [(8, False), (8, True), (4, True)]  # bits, and whether there are minima
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("bits", "has_minima"), PACKED)
+@pytest.mark.parametrize("factors", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("group", [16, 32])
+def test_scales_and_minima_of_every_type_are_multiplied(unit, bits, has_minima, factors, group):
+    if bits not in READS[unit] or (unit == "amx" and has_minima) or (unit != "vectors" and group < 32):
+        pytest.skip("another unit multiplies these")
+    draw = torch.Generator().manual_seed(bits)
+    low, high = (0, 16) if bits == 4 else (-128, 128)
+    integers = torch.randint(low, high, (48, 256), generator=draw, dtype=torch.int16)
+    scales, minima = torch.randn(2, 48, 256 // group, generator=draw).to(factors)
+    if bits == 8:
+        matrix = pack_int8(integers.to(torch.int8), scales, minima if has_minima else None, None)
+    else:
+        matrix = pack_int4(integers.to(torch.uint8), scales, minima, None)
+    weight = dequantize(integers, scales, minima if has_minima else None)
+    for rows in (1, 3, 20):
+        x = torch.randn(rows, 256, generator=draw)
+        assert largest_error(Matmul(matrix, unit)(x), x, weight) < BOUND

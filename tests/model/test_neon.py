@@ -41,7 +41,7 @@ target = llvm.Target.from_triple("aarch64-unknown-linux-gnu")
 machine = target.create_target_machine(features="+neon", opt=3, reloc="static")
 for bits in (32, 16, 8, 4):
     signature = types.void(*[types.int64] * KERNEL_ARGUMENTS)
-    kernel = cfunc(signature, error_model="numpy")(make_kernel(bits, "vectors"))
+    kernel = cfunc(signature, error_model="numpy")(make_kernel(bits, "vectors", 2, bits == 4))
     code = kernel.inspect_llvm().replace(kernel._wrapper_name, f"kernel{bits}")
     lines = [line for line in code.splitlines() if not line.startswith(("target triple", "target datalayout"))]
     module = llvm.parse_assembly("\\n".join(lines))
@@ -67,7 +67,7 @@ int main(void) {
   if (fread(n, 8, 10, stdin) != 10) return 1;
   I words = read_array(n[5]), factors = read_array(n[6]), bias = read_array(n[7]), x = read_array(n[8]);
   I totals = read_array(n[9]), out = (I)aligned_alloc(64, n[3] * n[4] * 4 + 64);
-  I matrix[10] = {0, 0, words, factors, bias, n[0], n[4], n[1], n[2], 0};  /* the fields of MATRIX */
+  I matrix[12] = {0, 0, words, factors, bias, n[0], n[4], n[1], n[2], 0, 1, n[0] == 4};  /* the fields of MATRIX */
   void (*kernel)(I, I, I, I, I, I, I, I) =
     n[0] == 32 ? kernel32 : n[0] == 16 ? kernel16 : n[0] == 8 ? kernel8 : kernel4;
   kernel((I)matrix, x, totals, n[3], 0, out, 0, n[4] / 16);
@@ -92,11 +92,11 @@ def packed(bits: int) -> PackedMatrix:
     """Random weights."""
     random = torch.Generator().manual_seed(bits)
     weight, bias = torch.randn(OUTPUTS, WIDTH, generator=random), torch.randn(OUTPUTS, generator=random)
-    scales, minima = torch.rand(2, OUTPUTS, WIDTH // GROUP, generator=random)
+    scales, minima = torch.rand(2, OUTPUTS, WIDTH // GROUP, generator=random).bfloat16()
     if bits >= 16:
         return pack_floats(weight.to(torch.float32 if bits == 32 else torch.bfloat16), bias)
     if bits == 8:
-        return pack_int8((weight * 40).clamp(-127, 127).to(torch.int8), scales, bias)
+        return pack_int8((weight * 40).clamp(-127, 127).to(torch.int8), scales, None, bias)
     return pack_int4((weight.abs() * 6).clamp(max=15).to(torch.uint8), scales, -minima, bias)
 
 

@@ -9,24 +9,22 @@ import torch
 from torch import nn
 
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.config.section import make_section
 from foretell.errors import ConfigError, UsageError
 from foretell.model import cpu_matmul
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import empty_decoder, make_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.model.quantized_linear import (
     EMBEDDINGS,
     LINEARS,
     Int4Linear,
     Int8Embedding,
     Int8Linear,
-    QuantizationConfig,
     QuantizedMatrix,
     QuantizedTiedHead,
-    Scheme,
     count_weights,
-    make_quantization,
-    quantize_decoder,
     quantized_layers,
 )
 from foretell.model.structure import model_structure

@@ -29,7 +29,7 @@ from foretell.model.kernels import strict
 from foretell.model.kernels.strict import strict_copy
 from foretell.model.lora import LoRAConfig, add_lora
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 
 LENGTH, ROWS = 70, 5
 MODELS: dict[str, dict[str, Any]] = {

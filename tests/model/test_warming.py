@@ -24,7 +24,7 @@ from foretell.model.kernels import compiling, fast_decoder, warming
 from foretell.model.kernels.fast_decoder import prepare_for_generation
 from foretell.model.kernels.fused_block import FusedBlock
 from foretell.model.kernels.onednn_linear import PackedLinear
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 
 
 def model(dtype: torch.dtype = torch.float32) -> Decoder:
@@ -66,7 +66,7 @@ def test_a_decoder_names_the_kernels_of_its_matrices_and_blocks() -> None:
 
 def test_every_kernel_that_a_prepared_decoder_uses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
-    monkeypatch.setattr(warming, "compiled_kernel", lambda bits, unit: used.append(f"{bits} bits, {unit}"))
+    monkeypatch.setattr(warming, "compiled_kernel", lambda *kernel: used.append(warming.name_of(kernel)))
     monkeypatch.setattr(compiling, "mark_as_compiled", lambda name: None)
     names = [name for name in warming.needed_kernels(model()) if " bits, " in name]
     assert list(warming.compile_kernels(names)) == names == used

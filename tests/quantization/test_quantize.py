@@ -17,12 +17,14 @@ from torch import Tensor
 import foretell
 from foretell import LanguageModel
 from foretell.cli.main import run
+from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.data.documents import embedded_corpus
 from foretell.errors import ConfigError, DataError
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.model.quantized_linear import Int4Linear, QuantizationConfig, Scheme, make_quantization
+from foretell.model.quantize_decoder import make_quantization
+from foretell.model.quantized_linear import Int4Linear
 from foretell.quantization.gptq import find_stages, quantize_for_inputs
 from foretell.quantization.quantize import (
     QuantizationReport,

@@ -268,7 +268,7 @@ def quantize(
 ) -> None:
     """Write a model with integer weights, and report the error of each kind of layer, the sizes and the perplexity."""
     from foretell.convert.huggingface import stored_dtype
-    from foretell.model.quantized_linear import check_schemes
+    from foretell.model.quantize_decoder import check_schemes
     from foretell.quantization.quantize import WeightFiles
     from foretell.quantization.quantize import quantize as quantize_model
 
@@ -293,4 +293,6 @@ def quantize(
 def weights_size(directory: Path) -> int:
     from foretell.convert.huggingface_files import find_tensors
 
+    if directory.is_file():  # GGUF
+        return directory.stat().st_size
     return sum(file.stat().st_size for file in {tensor.file for tensor in find_tensors(directory).values()})

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch.nn import Module
 
-    from foretell.config.model import ModelConfig, QuantizationConfig
+    from foretell.config.model import ModelConfig
+    from foretell.config.quantization import QuantizationConfig
     from foretell.convert.huggingface_files import HuggingFaceFiles
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
@@ -43,7 +44,7 @@ def info(
     verify: arguments.Verify = False,
     json: arguments.Json = False,
 ) -> None:
-    """Paths, shapes and sizes of all weights, and cost; trace names.
+    """Paths, shapes and sizes of all weights, and cost; trace names. Without a MODEL: the models on this machine.
 
     The path of a module is also the name of its output, and the key of its
     weights on disk. --names and --kernels load the model.
@@ -53,7 +54,9 @@ def info(
     if machine:
         return print_json(describe_installation()) if json else write(installation_text())
     if model is None:
-        raise UsageError("info needs a MODEL, or --machine")
+        if names or kernels or verify:
+            raise UsageError("--names, --kernels and --verify are about a model; give a MODEL")
+        return list_models(json)
     if config := find_preset(model):
         if verify:
             raise UsageError(f"{model} is a preset, a shape without weights to verify; leave out --verify")
@@ -68,6 +71,23 @@ def info(
     from foretell.typesetting.text import document_text
 
     return write(document_text(document(facts)))
+
+
+def list_models(json: bool) -> None:
+    """Print the models that are on this machine, with the architecture and the size that their files state."""
+    from foretell import finding
+    from foretell.typesetting.document import DocumentSection, Paragraph, Table
+    from foretell.typesetting.numbers import format_bytes
+    from foretell.typesetting.text import document_text
+
+    models = list(finding.list_models())
+    if json:
+        return print_json({"models": [asdict(each) for each in models]})
+    rows = [(each.name, each.architecture, format_bytes(each.bytes)) for each in models]
+    hint = "What a model contains: foretell info MODEL. Others: hub:owner/name, or the path of a folder or GGUF file."
+    return write(
+        document_text(DocumentSection("models", [Table(("MODEL", "architecture", "size"), rows), Paragraph(hint)]))
+    )
 
 
 def warm(
@@ -314,7 +334,7 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
     rows += [("training", f"{flops:,.1f} MFLOP per token"), ("cache", f"{cache:,} bytes per token")]
     if settings := facts.get("quantization"):
-        from foretell.config.model import QuantizationConfig
+        from foretell.config.quantization import QuantizationConfig
 
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
         rows.append(("weights", f"{QuantizationConfig(**settings)}; {size}"))

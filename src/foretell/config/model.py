@@ -13,7 +13,6 @@ from foretell.config.section import DERIVED_SIZES, FOLLOWS, Section, raise_first
 Depth = Annotated[int, Field(gt=0, le=2**14)]
 LARGEST = 2**24
 Size = Annotated[int, Field(gt=0, le=LARGEST)]
-Scheme = Literal["int8", "int4"]
 
 
 class Bias(Section):
@@ -199,24 +198,6 @@ class ModelConfig(Section):
         if changes.get("norm") == "none":
             values["qk_norm"] = changes.get("qk_norm")
         return ModelConfig(**values)
-
-
-class QuantizationConfig(Section):
-    """The storage format of a decoder's weights."""
-
-    to: Scheme
-    group: int = Field(gt=1)  # inputs of one row that share a scale
-    head: Scheme = "int8"  # of the head, and of the token embedding if the head is tied to it
-    keep: tuple[str, ...] = ()  # globs of module paths whose weights are not rounded
-    calibrated: bool = False  # the integers were chosen for the layers' inputs on a text
-
-    @property
-    def scheme(self) -> str:
-        """`int8 in groups of 64`."""
-        return f"{self.to}{' (head too)' if self.head == 'int4' else ''} in groups of {self.group}"
-
-    def __str__(self) -> str:
-        return f"{self.scheme}, {'calibrated' if self.calibrated else 'rounded to nearest'}"
 
 
 def _as_int(value: Any) -> int | None:

@@ -54,7 +54,7 @@ def export_huggingface(
     By default, the first family that can express the model is chosen. Raises ConfigError for a configuration or weight
     that the family cannot express, and OutputError for a missed bound; nothing is written in these cases.
     """
-    model.check_not_quantized("convert")
+    model = model.with_float_weights("convert")
     check_new(target)
     config = model.decoder.config
     family = choose_family(config, family_name)

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family, pairings
@@ -38,7 +39,7 @@ class HuggingFaceFiles:
     tokenizer: Tokenizer
     tensors: Mapping[str, StoredTensor]
     notes: tuple[str, ...]
-    quantization: None = None
+    quantization: QuantizationConfig | None = None
 
     def weights(self) -> Iterator[StoredWeight]:
         """Our weights in the order of the modules, in the precision of the files."""

@@ -43,7 +43,7 @@ def export_classifier(
     Raises UsageError for a task without a class in transformers, ConfigError for a configuration without a family, and
     OutputError if outputs differ when read back. Nothing is written in these cases.
     """
-    model.check_not_quantized("convert")
+    model = model.with_float_weights("convert")
     check_new(target)
     head = head_of(model)
     check_expressible(head)

@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 
+from foretell.config.quantization import Scheme
 from foretell.config.sampling import SamplingConfig
 from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
@@ -33,7 +34,6 @@ from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.decoder import Decoder
-from foretell.model.quantized_linear import Scheme
 from foretell.randomness import stream_key
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown, ShownList

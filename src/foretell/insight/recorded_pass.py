@@ -167,7 +167,7 @@ class RecordedPass:
         """A row or one number of a current weight, in float64."""
         if (layer := self._quantized(path)) is not None:
             row, *rest = index
-            return to_array(layer.rows(slice(row, row + 1)).to(layer.scales.dtype)[0])[tuple(rest)]
+            return to_array(layer.rows(slice(row, row + 1)).to(layer.dtype)[0])[tuple(rest)]
         return to_array(self.model.decoder.get_parameter(path)[index])
 
     def stored_weight(self, path: str, row: int) -> dict[str, list[int] | list[float]]:

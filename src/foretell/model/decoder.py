@@ -122,18 +122,14 @@ class Decoder(DropoutHost):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the token embedding."""
-        return self._stored_embedding().dtype
+        """The dtype of the token vectors."""
+        token = self.embed.token  # a quantised one stores other types
+        return token.weight.dtype if isinstance(token, nn.Embedding) else token.dtype
 
     @property
     def device(self) -> torch.device:
         """The device of the token embedding."""
-        return self._stored_embedding().device
-
-    def _stored_embedding(self) -> Tensor:
-        """The weight of the token embedding, or the scales of a quantised one."""
-        token = self.embed.token
-        return next(tensor for tensor in (*token.parameters(), *token.buffers()) if tensor.is_floating_point())
+        return next(iter(self.embed.token.state_dict().values())).device
 
     def forward(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
         """Logits (B, T, V) for the token after each of ids (B, T); without `kv`, each row is a separate sequence."""

@@ -5,35 +5,68 @@
 
 Scales and minima are stored in bfloat16: int4 in groups of 32 then takes 5 bits per weight, instead of 6 with float32.
 The integers are fitted to the rounded scale, so little is lost: the error of a normally distributed matrix grows by
-0.4% in int8 (groups of 64) and by 0.02% in int4 (groups of 32). float16 has more digits, but rounds small scales to 0
-and loses digits when a model is cast to bfloat16. An integer times a scale is exact in float32.
+0.4% in int8 (groups of 64) and by 0.02% in int4 (groups of 32). An integer times a scale is exact in float32.
+
+Matrices that came packed keep their numbers (`FORMS`): scales and minima in float16, or as 8-bit integers times a unit
+in float16 for 256 inputs. Such an int8 matrix may have minima, and an int4 matrix has integers from -8 to 7 without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from foretell.config.quantization import FormName, Scheme, group_of, scheme_of
 from foretell.errors import ConfigError
 
 SCALE_DTYPE = torch.bfloat16
 MAX_INT8, MAX_INT4 = 127, 15
 GROUPS = {"int8": 64, "int4": 32}  # default group sizes, if they divide the width
+UNIT_INPUTS = 256  # inputs that share the unit of their scales
 RANGE_SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)  # parts of a group's range that are tried
 SMALLEST_GROUP, LARGEST_GROUP = 2, 1024  # limits of the groups that are suggested or chosen
 
 
-def quantize_int8(weight: Tensor, group: int) -> dict[str, Tensor]:
-    """The integers (O, I) and scales (O, I/group) nearest to a matrix (O, I), with an error of at most half a scale.
+@dataclass(frozen=True)
+class MatrixForm:
+    """How a matrix is stored. has_units: scales and minima are 8-bit integers, and their units are in `factors`."""
 
-    Scales have the matrix's dtype, but their values are exact in SCALE_DTYPE.
-    """
+    scheme: Scheme
+    group: int
+    has_minima: bool
+    factors: torch.dtype = SCALE_DTYPE
+    has_units: bool = False
+
+    def empty(self, outputs: int, inputs: int) -> dict[str, Tensor]:
+        """The buffers of a matrix (O, I) on the meta device, which have shapes alone."""
+        steps = torch.uint8 if self.has_minima else torch.int8  # of a unit
+        factor = inputs // self.group, steps if self.has_units else self.factors
+        unit = inputs // UNIT_INPUTS, self.factors
+        sizes = {"integers": (inputs, torch.int8) if self.scheme == "int8" else (inputs // 2, torch.uint8)}
+        sizes |= {"scales": factor, **({"minima": factor} if self.has_minima else {})}
+        if self.has_units:
+            sizes |= {"scale_units": unit, **({"minimum_units": unit} if self.has_minima else {})}
+        return {name: torch.empty(outputs, width, dtype=dtype, device="meta") for name, (width, dtype) in sizes.items()}
+
+
+def packed_form(name: FormName) -> MatrixForm:
+    has_minima = name in ("q4_1", "q5_1", "q4_k", "q5_k")
+    return MatrixForm(scheme_of(name), group_of(name), has_minima, torch.float16, has_units=name.endswith("k"))
+
+
+FORMS: dict[FormName, MatrixForm] = {name: packed_form(name) for name in get_args(FormName)}
+
+
+def quantize_int8(weight: Tensor, group: int) -> dict[str, Tensor]:
+    """The integers (O, I) and scales (O, I/group) nearest to a matrix (O, I), with an error of at most half a scale."""
     grouped = weight.float().unflatten(-1, (-1, group))  # (O, I/group, group)
     scales = (grouped.abs().amax(-1) / MAX_INT8).to(SCALE_DTYPE)
     integers = (grouped / divisor(scales)).round().clamp(-MAX_INT8, MAX_INT8)
-    return {"integers": integers.to(torch.int8).flatten(-2), "scales": scales.to(weight.dtype)}
+    return {"integers": integers.to(torch.int8).flatten(-2), "scales": scales}
 
 
 def times_scales(integers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
@@ -52,8 +85,8 @@ def quantize_int4(weight: Tensor, group: int) -> dict[str, Tensor]:
     integers = round_int4(grouped, scales, minima)
     return {
         "integers": pack_int4(integers.flatten(-2)),
-        "scales": scales.to(weight.dtype),
-        "minima": minima.to(weight.dtype),
+        "scales": scales.to(SCALE_DTYPE),
+        "minima": minima.to(SCALE_DTYPE),
     }
 
 
@@ -82,12 +115,6 @@ def round_int4(grouped: Tensor, scales: Tensor, minima: Tensor) -> Tensor:
     return ((grouped - minima.float()[..., None]) / divisor(scales)).round().clamp(0, MAX_INT4)
 
 
-def dequantize_int4(integers: Tensor, scales: Tensor, minima: Tensor) -> Tensor:
-    """Whole rows of weights in float32."""
-    grouped = unpack_int4(integers).float().unflatten(-1, (scales.shape[-1], -1))
-    return grouped.mul_(scales.float()[..., None]).add_(minima.float()[..., None]).flatten(-2)
-
-
 def dequantize(
     integers: Tensor,
     scales: Tensor,
@@ -106,6 +133,17 @@ def dequantize(
 def in_units(factors: Tensor, units: Tensor | None) -> Tensor:
     """Scales or minima (N, groups) in float32."""
     return factors.float() if units is None else times_scales(factors, units, torch.float32)
+
+
+def dequantize_int4(integers: Tensor, scales: Tensor, minima: Tensor | None = None, **units: Tensor) -> Tensor:
+    """Rows of weights (N, I) in float32 from integers, two in a byte."""
+    return dequantize(signed_int4(integers, minima), scales, minima, **units)
+
+
+def signed_int4(packed: Tensor, minima: Tensor | None) -> Tensor:
+    """The integers (..., I) of bytes (..., I/2); without minima they are stored 8 too large."""
+    integers = unpack_int4(packed)
+    return integers if minima is not None else integers.view(torch.int8) - 8
 
 
 def pack_int4(integers: Tensor) -> Tensor:

@@ -1,68 +1,92 @@
 """Linear layers, embeddings and tied heads whose weights are small integers with scales.
 
-Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`. Scales
-and minima have the model's dtype, so `Module.to` casts them. Their values fit bfloat16, so casting to it and back
-changes nothing.
+Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from foretell.config.model import QuantizationConfig, Scheme
-from foretell.device import check_name
-from foretell.errors import UsageError
+from foretell.config.quantization import Scheme
 from foretell.model.cpu_matmul import fastest_dtype, linear_in_parts
-from foretell.model.decoder import HEAD, Decoder, TiedHead
+from foretell.model.decoder import TiedHead
 from foretell.model.description import Description
-from foretell.model.dispatch import plain_form
 from foretell.model.quantization import (
     SCALE_DTYPE,
-    bits_per_weight,
-    check_group,
-    choose_group,
+    MatrixForm,
+    dequantize,
     dequantize_int4,
+    in_units,
     quantize_int4,
     quantize_int8,
+    signed_int4,
     times_scales,
-    unpack_int4,
 )
-from foretell.model.surgery import replace
-from foretell.paths import select
 
-logger = logging.getLogger(__name__)
+BUFFERS = ("integers", "scales", "minima", "scale_units", "minimum_units")
+ALL = slice(None)
+
+
+def without_cast(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """A tensor as `Module.to` moves it, in its own dtype."""
+    moved = fn(tensor)
+    return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
 
 class QuantizedMatrix(nn.Module):
-    """A matrix (O, I) stored as integers with scales. Subclasses define the scheme."""
+    """A matrix (O, I) stored as integers with scales. Subclasses define the scheme.
+
+    scales, minima: (O, I/group), also without minima, or with units for 256 inputs each. dtype: of dequantised rows;
+    `Module.to` changes it and leaves scales, minima and units, whose values need their types.
+    """
 
     scheme: ClassVar[Scheme]
     quantize: ClassVar[Callable[[Tensor, int], dict[str, Tensor]]]  # from a matrix (O, I) and the group
     integers: Tensor
-    scales: Tensor  # (O, I/group)
+    scales: Tensor
+    minima: Tensor | None
+    scale_units: Tensor | None
 
-    def __init__(self, stored: Mapping[str, Tensor]):
+    def __init__(self, stored: Mapping[str, Tensor], dtype: torch.dtype = torch.float32):
         super().__init__()
-        for name, tensor in stored.items():
-            self.register_buffer(name, tensor)
+        self.dtype = dtype
+        for name in BUFFERS:
+            self.register_buffer(name, stored.get(name))
 
     @classmethod
-    def buffers_of(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        """The buffers of a matrix; empty on the meta device, where rounding GPT-2 to int4 takes five seconds."""
-        if not weight.is_meta:
-            return cls.quantize(weight, group)
-        row = cls.quantize(weight.new_zeros(1, weight.shape[1], device="cpu"), group)
-        return {name: weight.new_empty(len(weight), part.shape[1], dtype=part.dtype) for name, part in row.items()}
+    def buffers_of(cls, weight: Tensor, form: MatrixForm) -> dict[str, Tensor]:
+        """The buffers of a matrix; on the meta device they have only shapes."""
+        return form.empty(*weight.shape) if weight.is_meta else cls.quantize(weight, form.group)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        kept = dict(self._buffers)
+        super()._apply(fn, recurse)
+        self._buffers |= {name: None if old is None else without_cast(fn, old) for name, old in kept.items()}
+        return self
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         """Rows (..., I), rounded once to a dtype."""
         raise NotImplementedError
+
+    def factors(self, index: Tensor | slice) -> dict[str, Tensor]:
+        """The scales, minima and units of rows."""
+        return {name: buffer[index] for name, buffer in self.named_buffers(recurse=False) if name != "integers"}
+
+    def scales_and_minima(self, index: Tensor | slice = ALL) -> tuple[Tensor, Tensor | None]:
+        """The scales and minima of rows as numbers, in a type in which they are exact."""
+        factors = self.factors(index)
+        pairs = (("scales", "scale_units"), ("minima", "minimum_units"))
+        scales, minima = (
+            factors.get(name) if unit not in factors else in_units(factors[name], factors[unit]) for name, unit in pairs
+        )
+        assert scales is not None
+        return scales, minima
 
     @property
     def out_features(self) -> int:
@@ -77,14 +101,21 @@ class QuantizedMatrix(nn.Module):
         """The number of inputs that share a scale."""
         return self.in_features // self.scales.shape[-1]
 
+    def signed_integers(self, index: Tensor | slice) -> Tensor:
+        """The integers (..., I) of rows, one in a byte."""
+        raise NotImplementedError
+
     def stored(self, row: int) -> dict[str, Tensor]:
         """The integers (I,) of a row, with the scale and minimum of each."""
-        raise NotImplementedError
+        scales, minima = self.scales_and_minima(slice(row, row + 1))
+        ranges = {"scale": scales} if minima is None else {"scale": scales, "minimum": minima}
+        spread = {name: values[0].repeat_interleave(self.group) for name, values in ranges.items()}
+        return {"integer": self.signed_integers(slice(row, row + 1))[0], **spread}
 
     @property
     def weight(self) -> Tensor:
         """The whole matrix (O, I), dequantised."""
-        return self.rows(slice(None), self.scales.dtype)
+        return self.rows(ALL, self.dtype)
 
     def matmul(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b; W is dequantised in parts."""
@@ -103,11 +134,12 @@ class Int8Matrix(QuantizedMatrix):
     quantize = staticmethod(quantize_int8)
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
-        exact = dtype if dtype == SCALE_DTYPE else torch.float32
-        return times_scales(self.integers[index], self.scales[index], exact).to(dtype)
+        if dtype == self.scales.dtype == SCALE_DTYPE:
+            return times_scales(self.integers[index], self.scales[index], dtype)
+        return dequantize(self.integers[index], **self.factors(index)).to(dtype)
 
-    def stored(self, row: int) -> dict[str, Tensor]:
-        return {"integer": self.integers[row], "scale": self.scales[row].repeat_interleave(self.group)}
+    def signed_integers(self, index: Tensor | slice) -> Tensor:
+        return self.integers[index]
 
     @property
     def in_features(self) -> int:
@@ -115,19 +147,16 @@ class Int8Matrix(QuantizedMatrix):
 
 
 class Int4Matrix(QuantizedMatrix):
-    """Integers from 0 to 15, two in a byte, (O, I/2), and the minimum of each group."""
+    """Integers from 0 to 15, or without minima from -8 to 7, two in a byte, (O, I/2)."""
 
     scheme = "int4"
     quantize = staticmethod(quantize_int4)
-    minima: Tensor  # (O, I/group)
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
-        return dequantize_int4(self.integers[index], self.scales[index], self.minima[index]).to(dtype)
+        return dequantize_int4(self.integers[index], **self.factors(index)).to(dtype)
 
-    def stored(self, row: int) -> dict[str, Tensor]:
-        ranges = {"scale": self.scales[row], "minimum": self.minima[row]}
-        spread = {name: values.repeat_interleave(self.group) for name, values in ranges.items()}
-        return {"integer": unpack_int4(self.integers[row]), **spread}
+    def signed_integers(self, index: Tensor | slice) -> Tensor:
+        return signed_int4(self.integers[index], self.minima)
 
     @property
     def in_features(self) -> int:
@@ -139,8 +168,8 @@ class QuantizedLinear(QuantizedMatrix):
 
     description = Description(formula="linear", saved=("x",))
 
-    def __init__(self, stored: Mapping[str, Tensor], bias: Tensor | None):
-        super().__init__(stored)
+    def __init__(self, stored: Mapping[str, Tensor], bias: Tensor | None, dtype: torch.dtype = torch.float32):
+        super().__init__(stored, dtype)
         self.bias = bias
 
     def forward(self, input: Tensor) -> Tensor:
@@ -161,7 +190,7 @@ class QuantizedEmbedding(QuantizedMatrix):
     description = Description(formula="token vector", inputs=("ids",), is_float32=True)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.rows(ids, self.scales.dtype)  # (..., D)
+        return self.rows(ids, self.dtype)  # (..., D)
 
 
 class Int8Embedding(QuantizedEmbedding, Int8Matrix):
@@ -196,100 +225,6 @@ def stored_matrix(layer: Any) -> Any:
 LINEARS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
 EMBEDDINGS: dict[str, type[QuantizedEmbedding]] = {"int8": Int8Embedding, "int4": Int4Embedding}
 TOKEN = "embed.token"
-
-
-def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
-    """Replace linear layers, token embedding and head by quantised forms, in place; returns their paths.
-
-    A head, and a token embedding tied to it, have the scheme `config.head`: int8 is the default in an int4 model too,
-    because in int4 they lose as much quality as all other layers, or more. On the meta device the new layers have only
-    shapes. A group that does not divide a width is a `ConfigError`, and a glob without a match a `UsageError`.
-    """
-    layers = check_groups(decoder, config)
-    if layers:
-        token = quantized_embedding(decoder, config) if TOKEN in layers else None
-        replace(decoder, layers, lambda layer: quantized_form(layer, config, token, is_head=layer is decoder.head))
-    return layers
-
-
-def check_groups(decoder: Decoder, config: QuantizationConfig) -> list[str]:
-    """The paths of the layers to quantise; a group that does not divide their widths is a `ConfigError`."""
-    layers = quantized_paths(decoder, config.keep)
-    for path in layers:
-        if not isinstance(layer := decoder.get_submodule(path), TiedHead):
-            check_group(path, matrix_of(layer).shape[-1], config.group)
-    return layers
-
-
-def quantized_embedding(decoder: Decoder, config: QuantizationConfig) -> QuantizedEmbedding:
-    """The token embedding of a decoder; in int8, unless a head in int4 is tied to it."""
-    kind = EMBEDDINGS[config.head] if isinstance(decoder.head, TiedHead) else Int8Embedding
-    return kind(kind.buffers_of(matrix_of(decoder.embed.token).detach(), config.group))
-
-
-def quantized_form(
-    layer: nn.Module, config: QuantizationConfig, token: QuantizedEmbedding | None, *, is_head: bool
-) -> nn.Module:
-    """The quantised form of a linear layer, head or token embedding; `token` is the quantised embedding, if any."""
-    if isinstance(layer, nn.Embedding):
-        assert token is not None
-        return token
-    if isinstance(layer, TiedHead):
-        assert token is not None
-        return QuantizedTiedHead(token, layer.bias)
-    assert isinstance(layer, nn.Linear)
-    kind = LINEARS[config.head if is_head else config.to]
-    return kind(kind.buffers_of(layer.weight.detach(), config.group), layer.bias)
-
-
-def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
-    """The paths of the layers to quantise. If `keep` matches a tied head or the token embedding, both are kept."""
-    modules = dict(decoder.named_modules())
-    forms = {path: plain_form(type(module)) for path, module in modules.items()}
-    paths = [path for path, form in forms.items() if form is nn.Linear or issubclass(form, TiedHead)]
-    kept = set(select(keep, [path for path in modules if path])) if keep else set()
-    if isinstance(decoder.head, TiedHead) and kept & {TOKEN, HEAD}:
-        kept |= {TOKEN, HEAD}
-    return [path for path in (TOKEN, *paths) if path not in kept]
-
-
-def matrix_of(layer: nn.Module) -> Tensor:
-    assert isinstance(layer, (nn.Linear, nn.Embedding))
-    return layer.weight
-
-
-def make_quantization(
-    decoder: Decoder, to: Scheme, group: int | None = None, keep: Sequence[str] = (), head: Scheme = "int8"
-) -> QuantizationConfig:
-    """The settings for a decoder; `group` defaults to one that fits its widths.
-
-    Raises UsageError for a head with fewer bits than the other layers. Logs a warning for int4 in groups so small that
-    int8 takes about as much memory: it is more accurate.
-    """
-    check_schemes(to, head)
-    paths = quantized_paths(decoder, keep)
-    if head == "int4" and HEAD not in paths:
-        raise UsageError("--keep matches the head, so it cannot be int4; leave out --head or that --keep")
-    layers = [decoder.get_submodule(path) for path in paths]
-    widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
-    chosen = choose_group(to, widths) if group is None else group
-    settings = QuantizationConfig(to=to, group=chosen, head=head, keep=tuple(keep or ()))
-    if to == "int4":
-        bits, bits_of_int8 = bits_per_weight(to, chosen), bits_per_weight("int8", choose_group("int8", widths))
-        if bits > 0.9 * bits_of_int8:
-            logger.warning(
-                f"int4 in groups of {chosen} takes {bits:.1f} bits per weight; int8 takes {bits_of_int8:.1f} and is "
-                "more accurate"
-            )
-    return settings
-
-
-def check_schemes(to: Scheme, head: Scheme) -> None:
-    """Refuse unknown names, and a head in int4 with other layers in int8."""
-    for name in (to, head):
-        check_name("scheme", name, get_args(Scheme))
-    if head == "int4" != to:
-        raise UsageError(f"--head int4 is for int4 models, not for {to}; leave --head out")
 
 
 def quantized_layers(decoder: nn.Module) -> dict[str, QuantizedMatrix]:

@@ -14,15 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretell.config.quantization import QuantizationConfig
 from foretell.model.decoder import HEAD, Decoder
-from foretell.model.quantization import MAX_INT4, fit_int4, pack_int4
-from foretell.model.quantized_linear import (
-    Int4Linear,
-    QuantizationConfig,
-    check_groups,
-    quantize_decoder,
-    stored_matrix,
-)
+from foretell.model.quantization import MAX_INT4, SCALE_DTYPE, fit_int4, pack_int4
+from foretell.model.quantize_decoder import check_groups, quantize_decoder
+from foretell.model.quantized_linear import Int4Linear, stored_matrix
 from foretell.model.surgery import replace
 
 DAMPING = 0.01  # added to the diagonal of X'X, as a share of its mean; the paper's value
@@ -75,8 +71,7 @@ def round_with_feedback(weight: Tensor, factor: Tensor, group: int) -> dict[str,
             rest[:, column:end] -= torch.outer(error, factor[column, column:end])
             errors[:, column - start] = error
         rest[:, end:] -= errors @ factor[start:end, end:]
-    dtype = weight.dtype
-    return {"integers": pack_int4(integers), "scales": scales.to(dtype), "minima": minima.to(dtype)}
+    return {"integers": pack_int4(integers), "scales": scales.to(SCALE_DTYPE), "minima": minima.to(SCALE_DTYPE)}
 
 
 @torch.no_grad()

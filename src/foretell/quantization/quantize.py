@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.errors import DataError, UsageError, as_path
@@ -18,13 +19,7 @@ from foretell.evaluation.loss import json_number, silent
 from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder, logit_chunks
-from foretell.model.quantized_linear import (
-    QuantizationConfig,
-    Scheme,
-    check_groups,
-    make_quantization,
-    quantize_decoder,
-)
+from foretell.model.quantize_decoder import check_groups, make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with
 from foretell.paths import starred
 from foretell.quantization.gptq import quantize_for_inputs
@@ -196,7 +191,7 @@ def quantize(
     check_model(model)
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated, because {to} loses little; leave calibrate out")
-    model.check_not_quantized("quantize")
+    model = model.with_float_weights("quantize")
     settings = make_quantization(model.decoder, to, group, keep, head)
     measured = read_texts(text) if text or not calibrate else None
     texts = choose_texts(model, measured, None if calibrate is None else read_texts(calibrate))
@@ -217,7 +212,7 @@ def quantize_with_report(
 
     Raises UsageError for a model that is already quantised, ConfigError for a group that does not divide a width.
     """
-    model.check_not_quantized("quantize")
+    model = model.with_float_weights("quantize")
     plain, rows = model.decoder, texts.calibration
     paths = check_groups(plain, settings)
     with step("tokens before") as progress:

@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from foretell.config.model import ModelConfig, QuantizationConfig
+from foretell.config.model import ModelConfig
+from foretell.config.quantization import QuantizationConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
@@ -63,7 +64,13 @@ def read_parts(directory: Path) -> tuple[dict[str, dict[str, Any]], dict[str, St
     )
 
 
-PARTS_OF_MATRIX = ("integers", "scales", "minima")  # tensors of a quantised matrix (model/quantized_linear.py)
+PARTS_OF_MATRIX = (
+    "integers",
+    "scales",
+    "minima",
+    "scale_units",
+    "minimum_units",
+)  # tensors of a quantised matrix (model/quantized_linear.py)
 INTEGERS = {"I8": ("int8", 1), "U8": ("int4", 2)}  # type on disk: scheme, and weights in a byte
 
 

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from foretell.config.quantization import QuantizationConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights, merge_lora
-from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder
+from foretell.model.quantize_decoder import quantize_decoder
 from foretell.saved_model.config_file import DECODER, LORA, QUANTIZATION
 from foretell.saved_model.part import DecoderPart, Part, PartSource, register_part
 

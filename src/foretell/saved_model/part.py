@@ -18,7 +18,6 @@ from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_me
 from foretell.files import CONFIG, TOKENIZER_FILE
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder, fill_decoder
-from foretell.model.quantization import SCALE_DTYPE
 from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
 from foretell.safetensors_header import StoredTensor, check_shapes
 from foretell.saved_model.config_file import DECODER, TOKENIZER, check_depth, check_vocabulary
@@ -183,7 +182,7 @@ class DecoderPart(Part):
         if isinstance(tokenizer, TokenizerPart):
             check_vocabulary(tokenizer.tokenizer, config, source.directory)
         config = config if source.for_training else config.replaced(dropout=0.0)
-        decoder = empty_decoder(config)
+        decoder = empty_decoder(config).to(source.dtype)
         try:
             for part in source.parts.values():
                 part.prepare(decoder)
@@ -191,11 +190,10 @@ class DecoderPart(Part):
             raise CheckpointError(f"{source.directory / CONFIG}: {error}") from None
         tensors = decoder.state_dict()
         shapes = {path: tuple(tensor.shape) for path, tensor in tensors.items()}
-        integers = {path: tensor.dtype for path, tensor in tensors.items() if not tensor.is_floating_point()}
-        return cls(fill_decoder(decoder, source.read(shapes, integers)).train(source.for_training))
+        own_dtypes = {path: buffer.dtype for path, buffer in stored_buffers(decoder).items()}
+        return cls(fill_decoder(decoder, source.read(shapes, own_dtypes)).train(source.for_training))
 
 
 def stored_buffers(decoder: Decoder) -> dict[str, Tensor]:
-    """The integers, scales and minima of quantised layers, as stored on disk: scales and minima are in SCALE_DTYPE."""
-    buffers = decoder.named_buffers()
-    return {path: each.to(SCALE_DTYPE) if each.is_floating_point() else each for path, each in buffers}
+    """The integers, scales, minima and units of quantised layers, as stored on disk."""
+    return dict(decoder.named_buffers())

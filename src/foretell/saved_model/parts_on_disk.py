@@ -81,6 +81,7 @@ def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
         if not isinstance(part, DecoderPart)
         for path in part.weights()
     }
+
     empty = empty_decoder(decoder.config)
     for part in parts.values():
         part.prepare(empty)

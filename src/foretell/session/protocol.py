@@ -166,8 +166,7 @@ def pace_of(
 def load_start(argument: str | Path) -> Start:
     """Load any MODEL in float32; its weights are verified if it has a manifest. Raises the errors of `load`."""
     model = load(argument, "cpu", "float32", verify=None)
-    model.check_not_quantized("train")
-    return Start(str(argument), model)
+    return Start(str(argument), model.with_float_weights("train"))
 
 
 def find_start(record: StartRecord | None, run: Path) -> Start | None:

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from foretell.config.quantization import Scheme
 from foretell.config.section import Section, make_section
 from foretell.data.data_use import DataUse
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
@@ -18,8 +19,10 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.files import printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, MemoryText
+from foretell.model.decoder import HEAD
 from foretell.model.init import fill_decoder
-from foretell.model.quantized_linear import HEAD, TOKEN, Scheme, make_quantization, quantize_decoder, quantized_layers
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
+from foretell.model.quantized_linear import TOKEN, quantized_layers
 from foretell.saved_model.config_file import check_depth
 from foretell.saved_model.part import Part, PartSource, TokenizerPart, register_part
 from foretell.saved_model.parts_on_disk import load_parts, save_parts

@@ -13,11 +13,11 @@ from foretell.convert.gguf.header import (
     ARCHITECTURE,
     MAX_HEADER_BYTES,
     TENSOR_TYPES,
-    is_gguf,
     read_general,
     read_header,
 )
 from foretell.errors import CheckpointError
+from foretell.files import is_gguf
 
 gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")
 
@@ -87,7 +87,7 @@ BAD = {
     "a long array of texts": (start(1) + text(b"a") + struct.pack("<IIQ", 9, 8, 2**61) + DATA, "texts in an array"),
     "arrays in arrays": (start(1) + text(b"a") + struct.pack("<IIQ", 9, 9, 1) + DATA, "values of the unknown type 9"),
     "an unknown value": (start(1) + text(b"a") + struct.pack("<I", 13) + DATA, "a value has the unknown type 13"),
-    "bytes that are no text": (start(1) + text(b"\xff\xfe") + DATA, "codec can't decode"),
+    "bytes outside UTF-8": (start(1) + text(b"\xff\xfe") + DATA, "codec can't decode"),
     "a pair twice": (start(2) + 2 * (text(b"a") + struct.pack("<IB", 0, 1)) + DATA, "'a' appears twice"),
     "a tensor twice": (start(0, 2) + entry() + entry(offset=128) + DATA, "two tensors 'w'"),
     "an overlap": (start(0, 2) + entry() + entry(b"v", offset=64) + DATA, "begins at byte 64 of the data, not 128"),

@@ -132,7 +132,10 @@ def change(**pairs: Any) -> Callable[[Pairs, Tensors], None]:
 
 
 def remove(name: str) -> Callable[[Pairs, Tensors], None]:
-    return lambda pairs, tensors: (pairs if name in pairs else tensors).pop(name)
+    def change(pairs: Pairs, tensors: Tensors) -> None:
+        del (pairs if name in pairs else tensors)[name]
+
+    return change
 
 
 def add_tensor(pairs: Pairs, tensors: Tensors) -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from foretell.config.quantization import FormName
 from foretell.convert.gguf.header import TYPE_OF_NAME
-from foretell.model.quantization import dequantize
+from foretell.model.quantization import FORMS, dequantize, pack_int4
 from foretell.safetensors_files import new_tensor, read_tensor
 from foretell.safetensors_header import StoredTensor
 
@@ -125,6 +127,20 @@ def iter_rows(stored: StoredTensor) -> Iterator[tuple[slice, Buffers]]:
         start, end = (stored.start + row * row_bytes for row in (first, last))
         part = replace(stored, dtype="U8", shape=(last - first, row_bytes), start=start, end=end)
         yield slice(first, last), unpack_rows(stored.dtype, read_tensor(part, torch.uint8))
+
+
+def read_matrix(stored: StoredTensor) -> Buffers:
+    """A matrix (O, I) of a type of `BLOCKS` as the buffers of a quantised layer."""
+    form = FORMS[cast(FormName, stored.dtype.lower())]
+    count, inputs = stored.shape
+    sizes = form.empty(count, inputs)
+    result = {name: new_tensor(tuple(buffer.shape), buffer.dtype) for name, buffer in sizes.items()}
+    for rows, parts in iter_rows(stored):
+        if form.scheme == "int4":
+            parts["integers"] = pack_int4(parts["integers"] if form.has_minima else parts["integers"] + 8)
+        for name, part in parts.items():
+            result[name][rows] = part
+    return result
 
 
 def read_floats(stored: StoredTensor, dtype: torch.dtype) -> Tensor:

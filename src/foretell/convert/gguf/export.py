@@ -30,6 +30,7 @@ from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
+from foretell.text.tokenizer_json import missing_bytes
 
 # name on the command line -> llama.cpp's file type
 PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}
@@ -47,7 +48,7 @@ def export_gguf(
     ConfigError for a configuration or weight that it cannot express, TokenizerError for a tokenizer that llama.cpp does
     not support, and OutputError for a missed bound; nothing is written in these cases.
     """
-    model.check_not_quantized("convert")
+    model = model.with_float_weights("convert")
     check_new(target)
     config = model.decoder.config
     family = choose_architecture(config, family_name)
@@ -81,6 +82,11 @@ def notes(model: LanguageModel, tensors: Mapping[str, PackedTensor], precision: 
         )
     if is_composed(model.tokenizer.to_json()):
         lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
+    if missing := missing_bytes(model.tokenizer.to_json()["model"]["vocab"]):
+        lines.append(
+            f"{len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}: "
+            "llama.cpp drops them silently"
+        )
     if len(model.tokenizer.end_ids) > 2:
         lines.append(f"{len(model.tokenizer.end_ids)} tokens end a text; GGUF stores the first two")
     return lines

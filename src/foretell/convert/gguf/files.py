@@ -6,9 +6,13 @@ Imports no torch.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from foretell.convert.family import pairings
+from foretell.config.model import ModelConfig
+from foretell.config.quantization import FormName, QuantizationConfig
+from foretell.convert.family import Family, pairings
 from foretell.convert.gguf.header import TYPE_OF_NAME, read_header, refuse
 from foretell.convert.gguf.metadata import FREQUENCIES, read_metadata
 from foretell.convert.gguf.vocabulary import read_vocabulary
@@ -20,6 +24,7 @@ from foretell.saved_model.config_file import NO_TOKENIZER, check_depth, check_vo
 from foretell.text import id_tokenizer
 
 MAX_DIVISORS = 2**12  # bytes
+TABLE, POSITIONS = "embed.token", "embed.position.weight"  # positions are a table of floats
 
 
 class GGUFFile(HuggingFaceFiles):
@@ -36,7 +41,9 @@ def read_gguf(path: Path) -> GGUFFile:
     tensors = dict(header.tensors)
     divisors = tensors.pop(FREQUENCIES, None)
     try:
-        family, config, notes = read_metadata(header.pairs, tensors, divisors and read_vector(divisors))
+        family, config, notes = read_metadata(
+            header.pairs, tensors, None if divisors is None else read_vector(divisors)
+        )
         check_depth(config, len(tensors), path)
         expected = {pairing.theirs: pairing.shape for pairing in pairings(family, config)}
         tokenizer = read_vocabulary(header.pairs)
@@ -55,7 +62,20 @@ def read_gguf(path: Path) -> GGUFFile:
     check_vocabulary(tokenizer, config, path)
     if missing := config.vocab_size - tokenizer.vocab_size:
         notes.append(f"{missing:,} of the model's {config.vocab_size:,} tokens are not in the tokenizer")
-    return GGUFFile(family, config, tokenizer, tensors, tuple(f"{path}: {note}" for note in notes))
+    forms = packed_forms(family, config, tensors)
+    packing = QuantizationConfig.packed(forms, TABLE) if forms else None
+    return GGUFFile(family, config, tokenizer, tensors, tuple(f"{path}: {note}" for note in notes), packing)
+
+
+def packed_forms(family: Family, config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> dict[str, FormName]:
+    """The forms of the matrices that are stored in blocks, by the paths of their modules."""
+    return {
+        path.removesuffix(".weight"): cast(FormName, stored.dtype.lower())
+        for pairing in pairings(family, config)
+        if TYPE_OF_NAME[(stored := tensors[pairing.theirs]).dtype].weights > 1 and len(stored.shape) == 2
+        for path in pairing.ours
+        if path != POSITIONS
+    }
 
 
 def read_vector(stored: StoredTensor) -> tuple[float, ...]:

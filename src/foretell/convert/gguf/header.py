@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from foretell.errors import CheckpointError
-from foretell.files import open_regular, printable_name
+from foretell.files import GGUF_MAGIC, open_regular, printable_name
 from foretell.safetensors_header import Stamp, StoredTensor, stamp_of
 
-MAGIC, VERSIONS = b"GGUF", (2, 3)
+VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 2**25  # five times Gemma's, whose vocabulary of 262,144 tokens is the largest of a known family
 GENERAL, GENERAL_BYTES = "general.", 2**16  # the pairs that come first, and a bound of their bytes
 MAX_DIMENSIONS, MAX_ALIGNMENT = 4, 2**16
@@ -153,11 +153,6 @@ def read_general(path: Path) -> dict[str, Any]:
         refuse(path, str(error))
 
 
-def is_gguf(path: Path) -> bool:
-    """True for a file that begins like GGUF; Ollama's files have no ending."""
-    return path.is_file() and read_start(path, len(MAGIC))[0] == MAGIC
-
-
 def read_start(path: Path, size: int) -> tuple[bytes, Stamp]:
     """The first bytes of a file, and its stamp."""
     try:
@@ -169,8 +164,8 @@ def read_start(path: Path, size: int) -> tuple[bytes, Stamp]:
 
 def read_counts(cursor: Cursor) -> tuple[int, int]:
     """The numbers of tensors and of pairs."""
-    start, version = cursor.advance(len(MAGIC)), cursor.number("I")
-    if cursor.data[start : start + len(MAGIC)] != MAGIC:
+    start, version = cursor.advance(len(GGUF_MAGIC)), cursor.number("I")
+    if cursor.data[start : start + len(GGUF_MAGIC)] != GGUF_MAGIC:
         raise ValueError("it does not begin with GGUF")
     if version not in VERSIONS:
         order = ", big-endian" if version in (swapped << 24 for swapped in VERSIONS) else ""

@@ -1,17 +1,22 @@
-"""Loading of a GGUF file."""
+"""Loading of a GGUF file: matrices in blocks stay packed, with the same values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from foretell.convert.family import iter_ours
-from foretell.convert.gguf.blocks import read_floats
-from foretell.convert.gguf.files import read_gguf
+from foretell.convert.family import outputs_in_our_order, pairings
+from foretell.convert.gguf.blocks import read_floats, read_matrix
+from foretell.convert.gguf.files import GGUFFile, read_gguf
 from foretell.language_model import LanguageModel
-from foretell.model.init import decoder_with_weights
+from foretell.model.init import empty_decoder, fill_decoder
+from foretell.model.quantize_decoder import quantize_decoder
 from foretell.safetensors_files import check_finite
+from foretell.saved_model.config_file import QUANTIZATION
+from foretell.saved_model.layer_parts import QuantizationPart
 
 
 def load_gguf(
@@ -19,8 +24,24 @@ def load_gguf(
 ) -> LanguageModel:
     """Load a model for inference. A damaged or unsupported file is a `CheckpointError` or `TokenizerError`."""
     file = read_gguf(path)
-    ours = iter_ours(file.family, file.config, lambda name: read_floats(file.tensors[name], dtype))
-    weights = {module: tensor.to(device) for module, tensor in ours}
-    check_finite(weights, path)
-    decoder = decoder_with_weights(file.config.replaced(dropout=0.0), weights)
-    return LanguageModel(decoder.eval(), file.tokenizer, name, file.notes)
+    weights = {name: weight.to(device) for name, weight in iter_weights(file, dtype)}
+    check_finite({name: weight for name, weight in weights.items() if weight.is_floating_point()}, path)
+    decoder = empty_decoder(file.config.replaced(dropout=0.0)).to(dtype)
+    if file.quantization is not None:
+        quantize_decoder(decoder, file.quantization)
+    parts = {} if file.quantization is None else {QUANTIZATION: QuantizationPart(file.quantization)}
+    return LanguageModel(fill_decoder(decoder, weights).eval(), file.tokenizer, name, file.notes, parts)
+
+
+def iter_weights(file: GGUFFile, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """(path, tensor) for our weights in this dtype, and for the buffers of packed matrices."""
+    packed = {} if file.quantization is None else file.quantization.forms
+    for pairing in pairings(file.family, file.config):
+        stored, modules = file.tensors[pairing.theirs], [path.removesuffix(".weight") for path in pairing.ours]
+        if modules[0] in packed:
+            parts = {f".{name}": buffer for name, buffer in read_matrix(stored).items()}
+        else:
+            modules, parts = list(pairing.ours), {"": read_floats(stored, dtype)}
+        for name, part in parts.items():
+            ours = outputs_in_our_order(pairing, file.config, part)
+            yield from ((f"{module}{name}", tensor.contiguous()) for module, tensor in zip(modules, ours, strict=True))

@@ -218,7 +218,7 @@ def is_read(family: Family, name: str) -> bool:
 
 
 def defaults(given: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """llama.cpp's values of absent fields, and those that follow from the tensors."""
+    """llama.cpp's values of absent fields, and the values that follow from the tensors."""
     embedding, width, heads = (tensors.get(EMBEDDING), given.get("embedding_length"), given.get("attention.head_count"))
     are_sizes = type(width) is type(heads) is int and heads
     head_width = given.get("attention.key_length", width // heads if are_sizes else None)
@@ -281,7 +281,7 @@ def check_divisors(config: ModelConfig, divisors: Sequence[float] | None) -> Non
     if expected is None or divisors is None or len(divisors) != len(expected):
         raise ConfigError(f"'{FREQUENCIES}' does not belong to the scaling of the rotary frequencies")
     if not np.allclose(expected, divisors, rtol=1e-5):
-        raise ConfigError(f"'{FREQUENCIES}' is wrong: its divisors are not those of Llama 3.1's scaling")
+        raise ConfigError(f"'{FREQUENCIES}' is wrong: Llama 3.1's scaling has other divisors")
 
 
 def frequency_divisors(config: ModelConfig) -> Vector | None:

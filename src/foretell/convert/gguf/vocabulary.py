@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, tokenizer_json
 from foretell.text.tokenizer_json import TokenizerJson
+
+Item = TypeVar("Item")
 
 # Types of tokens. Control tokens are our special tokens, which are never encoded from text; user-defined ones are added
 # tokens that can be encoded from text.
@@ -23,7 +25,7 @@ START = "tokenizer.ggml"
 MODEL, PRE = f"{START}.model", f"{START}.pre"
 TOKENS, KINDS, MERGES, SCORES = (f"{START}.{name}" for name in ("tokens", "token_type", "merges", "scores"))
 ENDS = tuple(f"{START}.{name}_token_id" for name in ("eos", "eot", "eom"))
-# Control tokens that end a text or a turn whatever the file says, as in llama.cpp
+# Control tokens that end a text or a turn even if the file does not name them, as in llama.cpp
 END_NAMES = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>")
 TEMPLATE = "tokenizer.chat_template"
 NO_MERGE = "Ā Ā"  # llama.cpp requires merges, and the format has no empty list; this pair never occurs
@@ -36,7 +38,7 @@ class PreTokenizer:
 
     document: TokenizerJson
     takes_words: bool = False  # `ignore_merges`
-    adds_start: bool = False  # the start token goes before every text unless the file says otherwise
+    adds_start: bool = False  # the start token goes before every text unless add_bos_token is false
 
 
 # llama.cpp's name -> its split; Llama 3 and DBRX have the same split
@@ -100,12 +102,6 @@ def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
             raise TokenizerError(
                 f"GGUF: the tokenizer has {field} = {model[field]!r}, which llama.cpp does not support"
             )
-    missing = tokenizer_json.missing_bytes(model["vocab"])
-    if missing:
-        raise TokenizerError(
-            f"GGUF: {len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}; "
-            "llama.cpp would drop them silently"
-        )
     if not is_composed(document) and document["normalizer"] is not None:
         raise TokenizerError(
             f"GGUF: the tokenizer normalizes text ({document['normalizer']['type']}), llama.cpp does not"
@@ -208,7 +204,7 @@ def check_tokens(pairs: Mapping[str, Any]) -> tuple[list[str], list[int]]:
     return names[:used], kinds[:used]
 
 
-def is_list_of(values: Any, kind: type) -> bool:
+def is_list_of(values: Any, kind: type[Item]) -> TypeGuard[list[Item]]:
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 

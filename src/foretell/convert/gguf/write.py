@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from foretell.convert.gguf.blocks import BLOCKS, unpack_rows
-from foretell.convert.gguf.header import ARCHITECTURE, ARRAY, MAGIC, STRING, TYPE_OF_NAME, VERSIONS
+from foretell.convert.gguf.header import ARCHITECTURE, ARRAY, STRING, TYPE_OF_NAME, VERSIONS
+from foretell.files import GGUF_MAGIC
 from foretell.model.quantization import dequantize
 
 ALIGNMENT = 32
@@ -68,7 +69,7 @@ def write_gguf(path: Path, architecture: str, pairs: Mapping[str, Any], tensors:
     all_pairs = {ARCHITECTURE: architecture, **pairs}
     counts = struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(all_pairs))
     header = b"".join(
-        (MAGIC, counts, *(in_text(name) + in_value(value) for name, value in all_pairs.items()), *entries)
+        (GGUF_MAGIC, counts, *(in_text(name) + in_value(value) for name, value in all_pairs.items()), *entries)
     )
     with path.open("wb") as file:
         file.write(padded(header))

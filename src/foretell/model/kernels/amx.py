@@ -17,7 +17,7 @@ from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import FEATURES, inlined, merged
 from foretell.model.kernels.packing import INPUTS, REST, chunk_of, padded_inputs
 from foretell.model.kernels.vector_math import allocate, keep
-from foretell.model.kernels.vector_matmul import factor_of, tile_start
+from foretell.model.kernels.vector_matmul import factor_of, load_factors, tile_start
 
 REQUEST_PERMISSION, TILE_DATA, ARCH_PRCTL = 0x1023, 18, 158  # Linux, x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, 18)
 
@@ -305,7 +305,7 @@ def add_pair(p, tile, other, index, row, scratch):
 def add_chunk(p, tile, index, row, scratch, sums, total):
     """Add a chunk's sums times both scales to a tile's totals."""
     chunk = chunk_of(p.group)
-    scales = v.load_bfloat16(p.factors, factor_of(p, tile, index * chunk // p.group))
+    scales = load_factors(p, factor_of(p, tile, index * chunk // p.group))
     for i in range(min(ROWS, p.M - row)):
         at = total + i * 16
         activation_scale = v.broadcast_at(p.scales, (row + i) * (p.inputs // chunk) + index)

@@ -21,7 +21,8 @@ from foretell.model.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.gradients import with_gradient_of
 from foretell.model.kernels.matmul import Matmul, make_matmul
-from foretell.model.kernels.packing import LANES, pack_floats, pack_int4, pack_int8
+from foretell.model.kernels.packing import LANES, PackedMatrix, pack_floats, pack_int4, pack_int8
+from foretell.model.kernels.vectors import HAS_FLOAT16
 from foretell.model.quantization import unpack_int4
 from foretell.model.quantized_linear import (
     Int4Linear,
@@ -128,7 +129,8 @@ def can_pack(layer: nn.Module) -> bool:
     store = stored_matrix(layer)
     if isinstance(store, QuantizedMatrix):
         step = 4 if isinstance(store, Int8Matrix) else 8  # inputs that a kernel reads at once
-        return store.group % step == 0 and is_readable(store.scales)
+        is_in_memory = store.integers.device.type == "cpu" and not store.integers.is_inference()
+        return store.group % step == 0 and store.dtype in DTYPES and is_in_memory
     return is_readable(store.weight)
 
 
@@ -148,15 +150,28 @@ def pack_layers(layers: list[Any], max_rows: int | None = MAX_ROWS, in_turns: bo
     if not isinstance(stores[0], QuantizedMatrix):
         matrix, dtype = pack_floats(join([store.weight for store in stores]), bias), stores[0].weight.dtype
     else:
-        names = [name for name, _ in stores[0].named_buffers() if name != "bias"]
-        parts = {name: join([getattr(store, name) for store in stores]) for name in names}
-        dtype = stores[0].scales.dtype
-        if isinstance(stores[0], Int8Matrix):
-            matrix = pack_int8(parts["integers"], parts["scales"], bias)
-        else:
-            matrix = pack_int4(unpack_int4(parts["integers"]), parts["scales"], parts["minima"], bias)
+        matrix, dtype = pack_integers(stores, bias, join), stores[0].dtype
     matmul, sources = make_matmul(matrix), [source for layer in layers for source in sources_of(layer)]
     return FastWeight(matmul, sources, dtype, None if is_always_fastest(matmul, dtype) else max_rows)
+
+
+def pack_integers(stores: list[Any], bias: Tensor | None, join: Callable[[list[Tensor]], Tensor]) -> PackedMatrix:
+    """The integers of matrices of one form, with scales and minima in the smallest type that holds their values."""
+    _, dtype, _ = form_of(stores[0])
+    factors = [store.scales_and_minima() for store in stores]
+    scales = join([scale for scale, _ in factors]).to(dtype)
+    minima = None if factors[0][1] is None else join([minimum for _, minimum in factors]).to(dtype)
+    if isinstance(stores[0], Int8Matrix):
+        return pack_int8(join([store.integers for store in stores]), scales, minima, bias)
+    integers = unpack_int4(join([store.integers for store in stores]))
+    return pack_int4(integers, scales, -8 * scales if minima is None else minima, bias)
+
+
+def form_of(store: QuantizedMatrix) -> tuple[Any, ...]:
+    """The properties that kernels depend on: the group, the type of scales and minima, and whether there are minima."""
+    has_minima = store.minima is not None or not isinstance(store, Int8Matrix)
+    is_short = store.scales.dtype == torch.bfloat16 or (store.scales.dtype == torch.float16 and HAS_FLOAT16)
+    return store.group, store.scales.dtype if is_short else torch.float32, has_minima
 
 
 def is_always_fastest(matmul: Matmul, dtype: torch.dtype) -> bool:

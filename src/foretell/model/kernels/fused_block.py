@@ -26,6 +26,7 @@ from foretell.model.kernels.fast_linear import (
     FastWeight,
     Sources,
     can_pack,
+    form_of,
     is_always_fastest,
     layers_on_parts,
     pack_layers,
@@ -274,8 +275,7 @@ def can_join(layers: list[Any]) -> bool:
 def layer_format(layer: Any) -> tuple[Any, ...]:
     """The properties that must agree in layers that are packed together."""
     is_float = isinstance(layer, nn.Linear)
-    dtype, group = (layer.weight.dtype, 0) if is_float else (layer.scales.dtype, layer.group)
-    return plain_form(type(layer)), dtype, group
+    return plain_form(type(layer)), *((layer.weight.dtype,) if is_float else (layer.dtype, *form_of(layer)))
 
 
 def hooks_of(module: nn.Module) -> list[Any]:

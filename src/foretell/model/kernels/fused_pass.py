@@ -102,11 +102,12 @@ class EmbeddingTables:
         token = embed.token
         self.sources = Sources([*embed.parameters(), *embed.buffers()])
         if isinstance(token, QuantizedEmbedding):
-            minima = token.minima.data_ptr() if isinstance(token, Int4Embedding) else 0
-            rows, tables = token.scales, (token.integers.data_ptr(), token.scales.data_ptr(), minima, token.group)
+            rows, self.factors = token.integers, float_factors(token)
+            scales, minima = (0 if part is None else part.data_ptr() for part in self.factors)
+            tables = (token.integers.data_ptr(), scales, minima, token.group, isinstance(token, Int4Embedding))
         else:
             rows = token.weight.detach()  # keeps the memory, which `Module.to` would free
-            tables = (rows.data_ptr(), 0, 0, 0)
+            tables = (rows.data_ptr(), 0, 0, 0, False)
         self.rows = rows
         self.positions = torch.zeros(0)
         if isinstance(embed, TokenAndPositionEmbedding):
@@ -122,6 +123,14 @@ class EmbeddingTables:
             return False
         numbers = ids.numpy()
         return bool(numbers.min() >= 0 and numbers.max() < len(self.rows))
+
+
+def float_factors(token: QuantizedEmbedding) -> tuple[Tensor, Tensor | None]:
+    """The scales and minima of an embedding in float32; integers of 4 bits, which are stored unsigned, have minima."""
+    scales, minima = token.scales_and_minima()
+    if minima is None and isinstance(token, Int4Embedding):
+        minima = -8 * scales.float()
+    return scales.float(), None if minima is None else minima.float()
 
 
 class FusedDecoder(RefersToHooks, Decoder):
@@ -174,6 +183,6 @@ def can_fuse_pass(decoder: Decoder) -> bool:
         return False
     matrices = [head.fast, *(matrix for block in list[Any](trunk.blocks) for matrix in block.fused.matrices)]
     tables = [*embed.parameters(), *embed.buffers()]
-    dtypes = {table.dtype for table in tables if table.is_floating_point()} | {matrix.dtype for matrix in matrices}
+    dtypes = {decoder.dtype} | {table.dtype for table in embed.parameters()} | {matrix.dtype for matrix in matrices}
     is_readable = all(table.is_contiguous() and not table.is_inference() for table in tables)
     return len(dtypes) == 1 and is_readable

@@ -11,7 +11,7 @@ from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import inlined, merged
 from foretell.model.kernels.packing import REST, chunk_of, offsets_of
 from foretell.model.kernels.vector_math import allocate, keep
-from foretell.model.kernels.vector_matmul import AHEAD, FOUR, SINGLE, TWO, Product, factor_of, tile_start
+from foretell.model.kernels.vector_matmul import AHEAD, FOUR, SINGLE, TWO, Product, factor_of, load_factors, tile_start
 
 # Integer sums: tiles, rows and bytes of bfloat16 activations at once have 16, or with AVX2 8, registers of sums
 TILES, PLANE_ROWS = 2 if v.HAS_VNNI else 1, 4
@@ -58,7 +58,7 @@ def multiply_decoded(decode, p, first, last):
 def with_decoded(p, decoded):
     """A copy of the product with memory for decoded weights."""
     sizes = p.inputs, p.group, p.x, p.scales, p.sums, p.P, p.M, p.out, p.N, p.turns
-    return Product(p.bits, p.words, p.factors, p.bias, *sizes, decoded)
+    return Product(p.bits, p.words, p.factors, p.bias, *sizes, p.factor_type, p.minima, decoded)
 
 
 @merged
@@ -100,14 +100,14 @@ def sums_over_planes(dots, p, tile, step, row, rows, begin, end, sums, planes):
     start, stride, words = tile_start(p, tile), step * tile_start(p, 1), chunk * p.bits // 2
     factor, apart = factor_of(p, tile, begin), step * factor_of(p, 1, 0)
     for group in range(begin, end):  # two loops, because dividing by the chunks per group took longer than the products
-        scales = v.load_bfloat16(p.factors, v.indices(TOGETHER, factor, apart))
+        scales = load_factors(p, v.indices(TOGETHER, factor, apart))
         for index in range(group * per_group, (group + 1) * per_group):
             integers = dots(planes, p, row, index, chunk, start + index * words, stride)
             activation_scales = v.broadcast_at(p.scales, v.indices(rows, row * chunks + index, chunks))
             parts = tiled.join_planes(sums, integers, ratio)
             sums = v.fma(parts, tiled.outer_multiply(scales, activation_scales), sums)
-        if p.bits == 4:
-            minima = v.load_bfloat16(p.factors, v.indices(TOGETHER, factor + 16, apart))
+        if p.minima:
+            minima = load_factors(p, v.indices(TOGETHER, factor + 16, apart))
             group_sums = v.broadcast_at(p.sums, v.indices(rows, row * groups + group, groups))
             sums = tiled.fma_outer(sums, minima, group_sums)
             factor += 16

@@ -28,7 +28,10 @@ ROWS_AT_ONCE = 128  # with more, activations leave the cache and need more scrat
 SERIAL = 2**14  # up to this many activations are prepared by one thread
 
 Unit = Literal["vectors", "dots", "amx"]  # units of the processor; all except "vectors" read planes of activations
+Kernel = tuple[int, Unit, int, bool]  # bits, unit, type of the factors, and whether there are minima
 KERNEL_ARGUMENTS = 8
+# Types of scales and minima, by number
+FACTOR_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 LINEAR = np.dtype([*CALL, *v.fields("matrix x out M rows is_narrow")])
 
 
@@ -46,10 +49,10 @@ class Matmul:
     def record(self) -> np.ndarray:
         """The matrix for compiled code; valid as long as this object exists."""
         matrix = self.matrix
-        kernels = [compiled_kernel(matrix.bits, unit).address for unit in units_with(matrix.bits, self.unit)]
+        kernels = [compiled_kernel(*kernel).address for kernel in kernels_of(matrix, self.unit)]
         arrays = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
         plane_bytes = bytes_in_planes(matrix.bits, self.unit)
-        sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, plane_bytes, matrix.turns)
+        sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, plane_bytes, matrix.turns, matrix.has_minima)
         return np.array((kernels[0], kernels[-1], *arrays, *sizes), MATRIX)
 
     def __reduce__(self) -> Any:
@@ -86,15 +89,21 @@ def padded_rows(count: int) -> int:
 
 def make_matmul(matrix: PackedMatrix) -> Matmul:
     """The product with a matrix on the fastest unit of this processor."""
-    return Matmul(matrix, fastest_unit(matrix.bits, matrix.group))
+    return Matmul(matrix, fastest_unit(matrix.bits, matrix.group, matrix.has_minima))
 
 
-def fastest_unit(bits: int, group: int) -> Unit:
+def kernels_of(matrix: PackedMatrix, unit: Unit) -> list[Kernel]:
+    """The kernels for many and for few rows."""
+    factors = FACTOR_TYPES[matrix.factors.dtype] if matrix.bits < 16 else 0
+    return [(matrix.bits, each, factors, matrix.has_minima) for each in units_with(matrix.bits, unit)]
+
+
+def fastest_unit(bits: int, group: int, has_minima: bool = False) -> Unit:
     """The fastest unit of this processor for weights of `bits` bits; `group` is the group size of integers."""
     is_integer = bits < 16
     if bits == 32 or (is_integer and group % INPUTS != 0):
         return "vectors"
-    if HAS_AMX and bits != 4:  # int4 weights, which have to be decoded, are as fast on vectors
+    if HAS_AMX and bits != 4 and not has_minima:  # int4 weights, which have to be decoded, are as fast on vectors
         return "amx"
     return "dots" if is_integer and v.HAS_INTEGER_DOTS else "vectors"
 
@@ -127,11 +136,11 @@ def prepared_per_row(matrix: PackedMatrix) -> int:
 
 
 @cache
-def compiled_kernel(bits: int, unit: Unit) -> Any:
-    return compiled_callback(make_kernel(bits, unit), KERNEL_ARGUMENTS)
+def compiled_kernel(bits: int, unit: Unit, factor_type: int, has_minima: bool) -> Any:
+    return compiled_callback(make_kernel(bits, unit, factor_type, has_minima), KERNEL_ARGUMENTS)
 
 
-def make_kernel(bits: int, unit: Unit) -> Any:
+def make_kernel(bits: int, unit: Unit, factor_type: int, has_minima: bool) -> Any:
     """A kernel: a function that writes the outputs of tiles first, ... last - 1 for all rows.
 
     numba compiles only the branches that these constants select. It finds a cached kernel by the values in its closure.
@@ -140,7 +149,9 @@ def make_kernel(bits: int, unit: Unit) -> Any:
     plane_bytes = bytes_in_planes(bits, unit)
 
     def kernel(matrix, x, prepared, rows, is_narrow, out, first, last):
-        p = vector.make_product(bits, matrix_at(matrix), x, prepared, rows, is_narrow != 0, out)
+        p = vector.make_product(
+            bits, factor_type, has_minima, matrix_at(matrix), x, prepared, rows, is_narrow != 0, out
+        )
         if unit == "amx":
             if bits == 16:
                 amx.multiply_floats(p, first, last)

@@ -19,7 +19,7 @@ elements. With it, a further plane, activations are as precise as float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -40,17 +40,19 @@ MAGIC = 1.5 * 2**23  # adding this to a number below 2^22 leaves the rounded int
 MAGIC_BITS = 0x4B400000
 UPPER_HALF = 0xFFFF0000
 
-# A packed matrix for compiled code: its kernels and arrays by address, and its sizes.
-# plane_bytes: bytes of an activation in a plane; 0 if the kernel reads the activations themselves
-MATRIX = np.dtype(v.fields("kernel few_rows_kernel words factors bias bits outputs inputs group plane_bytes turns"))
+# A packed matrix for compiled code: its kernels and arrays by address, and its sizes. plane_bytes: bytes of an
+# activation in a plane; 0 if the kernel reads the activations themselves. minima: 1 if there are any
+MATRIX = np.dtype(
+    v.fields("kernel few_rows_kernel words factors bias bits outputs inputs group plane_bytes turns minima")
+)
 
 
 @dataclass(frozen=True)
 class PackedMatrix:
     """Weights (outputs, inputs), packed. `bits` per weight: 32 and 16 are floating point, 8 and 4 integers with scales.
 
-    words: the weights. factors: for int8 the scales (tiles, groups, 16), for int4 pairs of scales and minima
-    (tiles, groups, 2, 16). bias: one per output, zeros where a layer has none.
+    words: the weights. factors: scales (tiles, groups, 16), or pairs of scales and minima (tiles, groups, 2, 16), in
+    bfloat16, float16 or float32. bias: one per output, zeros where a layer has none.
     """
 
     words: Tensor
@@ -60,6 +62,7 @@ class PackedMatrix:
     outputs: int
     inputs: int
     group: int  # inputs that share a scale; all inputs if there are no scales
+    has_minima: bool = False
     turns: int = 1  # distance between tiles, in tiles; above 1 if matrices are interleaved
 
     @property
@@ -73,7 +76,7 @@ class PackedMatrix:
             values.view(count, len(values) // count)[first:].flatten() for values in (self.words, self.factors)
         )
         bias = self.bias.view(count, LANES)[first::turns].flatten()
-        return PackedMatrix(words, factors, bias, self.bits, outputs, self.inputs, self.group, turns)
+        return replace(self, words=words, factors=factors, bias=bias, outputs=outputs, turns=turns)
 
 
 def pack_floats(weight: Tensor, bias: Tensor | None) -> PackedMatrix:
@@ -84,11 +87,11 @@ def pack_floats(weight: Tensor, bias: Tensor | None) -> PackedMatrix:
     return make_packed(columns, torch.zeros(0), weight.shape, bias, 32 if is_wide else 16, weight.shape[1])
 
 
-def pack_int8(integers: Tensor, scales: Tensor, bias: Tensor | None) -> PackedMatrix:
-    """Pack integers (O, I) in int8 with scales (O, groups)."""
+def pack_int8(integers: Tensor, scales: Tensor, minima: Tensor | None, bias: Tensor | None) -> PackedMatrix:
+    """Pack integers (O, I) in int8 with scales, and perhaps minima, (O, groups)."""
     group = integers.shape[1] // scales.shape[1]
     columns = pad_matrix(integers).view(torch.int32)  # (N, K / 4)
-    return make_packed(columns, factor_tiles(scales), integers.shape, bias, 8, group)
+    return make_packed(columns, factor_tiles(scales, minima), integers.shape, bias, 8, group, minima is not None)
 
 
 def pack_int4(integers: Tensor, scales: Tensor, minima: Tensor, bias: Tensor | None) -> PackedMatrix:
@@ -96,8 +99,7 @@ def pack_int4(integers: Tensor, scales: Tensor, minima: Tensor, bias: Tensor | N
     group = integers.shape[1] // scales.shape[1]
     lower, upper = pad_matrix(integers).unflatten(1, (-1, 2, 4)).unbind(2)  # (N, K / 8, byte): halves of the bytes
     columns = (lower | upper << 4).view(torch.int32).flatten(1)  # (N, K / 8)
-    factors = torch.stack((factor_tiles(scales), factor_tiles(minima)), dim=2)  # (tiles, groups, 2, 16)
-    return make_packed(columns, factors, integers.shape, bias, 4, group)
+    return make_packed(columns, factor_tiles(scales, minima), integers.shape, bias, 4, group, True)
 
 
 def pad_matrix(weight: Tensor) -> Tensor:
@@ -106,9 +108,10 @@ def pad_matrix(weight: Tensor) -> Tensor:
     return (pad(weight, missing) if any(missing) else weight).contiguous()  # `pad` copies even without padding
 
 
-def factor_tiles(factors: Tensor) -> Tensor:
-    """Factors (O, groups), whose values are exact in bfloat16, as (tiles, groups, 16) with zeros up to full tiles."""
-    return tiles(pad(factors.to(torch.bfloat16), (0, 0, 0, -factors.shape[0] % LANES)))
+def factor_tiles(scales: Tensor, minima: Tensor | None) -> Tensor:
+    """Scales (O, groups) as (tiles, groups, 16), with minima as (tiles, groups, 2, 16); zeros up to full tiles."""
+    parts = [tiles(pad(part, (0, 0, 0, -part.shape[0] % LANES))) for part in (scales, minima) if part is not None]
+    return parts[0] if minima is None else torch.stack(parts, dim=2)
 
 
 def tiles(columns: Tensor) -> Tensor:
@@ -117,7 +120,13 @@ def tiles(columns: Tensor) -> Tensor:
 
 
 def make_packed(
-    columns: Tensor, factors: Tensor, shape: torch.Size, bias: Tensor | None, bits: int, group: int
+    columns: Tensor,
+    factors: Tensor,
+    shape: torch.Size,
+    bias: Tensor | None,
+    bits: int,
+    group: int,
+    has_minima: bool = False,
 ) -> PackedMatrix:
     """A packed matrix of words (N, C) and factors; `shape` is the weight's before padding."""
     outputs, inputs = shape
@@ -125,7 +134,7 @@ def make_packed(
     if bias is not None:
         biases[:outputs] = bias.detach().float()
     # both are new tensors, whose addresses are multiples of 64 in torch
-    return PackedMatrix(tiles(columns).flatten(), factors.flatten(), biases, bits, outputs, inputs, group)
+    return PackedMatrix(tiles(columns).flatten(), factors.flatten(), biases, bits, outputs, inputs, group, has_minima)
 
 
 # --- activations: in compiled code, all arrays by address -------------------------------------------------------------
@@ -193,7 +202,7 @@ def prepare(matrix, x, prepared, rows, is_narrow, first, last):
         split_planes(x, prepared, P, rows, K, first, last)
     elif P > 0:
         round_planes(matrix, x, prepared, rows, is_narrow, first, last)
-    if matrix.bits == 4:
+    if matrix.minima != 0:
         sums = sums_of(scales, matrix.group, matrix.inputs, rows, P)
         sum_groups(x, K, matrix.group, sums, matrix.inputs // matrix.group, first, last)
 

@@ -27,8 +27,8 @@ from foretell.model.kernels.threads import CALL, claim, finish, wait
 from foretell.model.kernels.vector_math import read_number, read_numbers, rounded_number, write_numbers
 
 # Addresses of the ids (M,) and of tables in the model's dtype: token vectors (V, D), or integers where `group` of them
-# share a scale and, in int4, a minimum (0 in int8); position vectors, 0 without
-EMBEDDING = np.dtype(v.fields("ids tokens scales minima group positions width"))
+# share a scale and perhaps a minimum in float32 (0 without); position vectors, 0 without
+EMBEDDING = np.dtype(v.fields("ids tokens scales minima group is_int4 positions width"))
 # The final norm and the head: logits (count, V) of the tokens whose indices are at `chosen`; rows: count, padded
 HEAD = np.dtype([("norm", NORM), ("matrix", MATRIX), *v.fields("chosen count rows logits")])
 # Records by address, 0: left out; `count` blocks by the addresses of theirs. Blocks read and write x and out (M, D) in
@@ -90,10 +90,8 @@ def embed_rows(embedding, step, x, memory, first, end):
         row, at = v.read_int64(embedding.ids, token) * width, token * width
         if embedding.group == 0:
             read_numbers(embedding.tokens, row, width, memory, at, is_narrow)
-        elif embedding.minima == 0:
-            read_int8(embedding, row, memory, at, is_narrow)
         else:
-            read_int4(embedding, row, memory, at, is_narrow)
+            read_integers(embedding, row, memory, at, is_narrow)
         if embedding.positions != 0:
             position = v.read_int64(step.positions, token) * width
             for i in range(width):
@@ -103,26 +101,18 @@ def embed_rows(embedding, step, x, memory, first, end):
 
 
 @compiled
-def read_int8(embedding, row, memory, at, is_narrow):
-    """Write a token vector, which begins at number `row` of its table, as float32: integers times their scales."""
-    for start in range(0, embedding.width, embedding.group):
-        scale = read_number(embedding.scales, (row + start) // embedding.group, is_narrow)
-        for i in range(start, start + embedding.group):
-            value = np.float32(v.read_int8(embedding.tokens, row + i)) * scale
-            v.write_float(memory, at + i, rounded_number(value, is_narrow))
-
-
-@compiled
-def read_int4(embedding, row, memory, at, is_narrow):
-    """Like `read_int8`, with two integers in a byte and a minimum for each group."""
+def read_integers(embedding, row, memory, at, is_narrow):
+    """Write a token vector, which begins at number `row` of its table: integers times scales, plus any minima."""
     for start in range(0, embedding.width, embedding.group):
         index = (row + start) // embedding.group
-        scale = read_number(embedding.scales, index, is_narrow)
-        minimum = read_number(embedding.minima, index, is_narrow)
+        scale = v.read_float(embedding.scales, index)
+        minimum = v.read_float(embedding.minima, index) if embedding.minima != 0 else np.float32(0)
         for i in range(start, start + embedding.group):
-            byte = v.read_int8(embedding.tokens, (row + i) // 2)
-            value = np.float32(byte >> (row + i) % 2 * 4 & 15) * scale + minimum
-            v.write_float(memory, at + i, rounded_number(value, is_narrow))
+            if embedding.is_int4 != 0:
+                integer = v.read_int8(embedding.tokens, (row + i) // 2) >> (row + i) % 2 * 4 & 15
+            else:
+                integer = v.read_int8(embedding.tokens, row + i)
+            v.write_float(memory, at + i, rounded_number(np.float32(integer) * scale + minimum, is_narrow))
 
 
 def compute_norm(address):

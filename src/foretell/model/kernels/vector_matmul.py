@@ -39,17 +39,20 @@ class Product(NamedTuple):
     out: int
     N: int
     turns: int  # distance between tiles, in tiles
+    factor_type: int  # one of matmul.FACTOR_TYPES
+    minima: bool
     decoded: int  # a tile's weights as 16-bit integers: words of two inputs, for 16 outputs
 
 
 @inlined
-def make_product(bits, matrix, x, prepared, rows, is_narrow, out):
+def make_product(bits, factor_type, minima, matrix, x, prepared, rows, is_narrow, out):
     """The product of a matrix and of activations that `prepare` has processed."""
     inputs, group, P = matrix.inputs, matrix.group, num_planes(matrix, is_narrow)
     scales = scales_of(matrix, prepared, rows, is_narrow)
     planes, sums, N = prepared if P > 0 else x, sums_of(scales, group, inputs, rows, P), padded_outputs(matrix.outputs)
     arrays = matrix.words, matrix.factors, matrix.bias
-    return Product(bits, *arrays, inputs, group, planes, scales, sums, P, rows, out, N, matrix.turns, 0)
+    sizes = inputs, group, planes, scales, sums, P, rows, out, N, matrix.turns
+    return Product(bits, *arrays, *sizes, factor_type, minima, 0)
 
 
 @inlined
@@ -60,8 +63,18 @@ def tile_start(p, tile):
 
 @inlined
 def factor_of(p, tile, group):
-    """The index of the scales of a group of a tile; for int4, the minima follow them."""
-    return (tile * p.turns * (p.inputs // p.group) + group) * (32 if p.bits == 4 else 16)
+    """The index of the scales of a group of a tile; any minima follow them."""
+    return (tile * p.turns * (p.inputs // p.group) + group) * (32 if p.minima else 16)
+
+
+@inlined
+def load_factors(p, index):
+    """The scales or minima at an index, or at several, as float32."""
+    if p.factor_type == 2:
+        return v.load_bfloat16(p.factors, index)
+    if p.factor_type == 1:
+        return v.load_float16(p.factors, index)
+    return v.load_float(p.factors, index)
 
 
 @inlined
@@ -126,9 +139,9 @@ def bfloat16_sums(p, tile, row, rows):
 
 @inlined
 def int8_sums(p, tile, row, rows):
-    """Sums of a tile of int8 weights: each group's sum times its scale."""
-    K, sums = padded_inputs(p.inputs), v.zeros(rows)
-    start, first, factor = tile_start(p, tile), row * K, factor_of(p, tile, 0)
+    """Sums of a tile of int8 weights: each group's sum times its scale, plus its inputs' sum times any minimum."""
+    K, groups, sums = padded_inputs(p.inputs), p.inputs // p.group, v.zeros(rows)
+    start, first, factor, group_sum = tile_start(p, tile), row * K, factor_of(p, tile, 0), row * groups
     for begin in range(0, p.inputs, p.group):
         even, odd = v.zeros(rows), v.zeros(rows)
         for k in range(begin, begin + p.group, 4):
@@ -139,8 +152,11 @@ def int8_sums(p, tile, row, rows):
             odd = add_products(odd, signed_byte(v.shift_left(four, 16)), p.x, x + 1, K)
             even = add_products(even, signed_byte(v.shift_left(four, 8)), p.x, x + 2, K)
             odd = add_products(odd, signed_byte(four), p.x, x + 3, K)
-        sums = v.fma(v.add(even, odd), v.load_bfloat16(p.factors, factor), sums)
-        factor += 16
+        sums = v.fma(v.add(even, odd), load_factors(p, factor), sums)
+        if p.minima:
+            factor += 16
+            sums = add_products(sums, load_factors(p, factor), p.sums, group_sum, groups)
+        group_sum, factor = group_sum + 1, factor + 16
     return sums
 
 
@@ -171,8 +187,8 @@ def int4_sums(p, tile, row, rows):
             even = add_products(even, mantissa(v.shift_right(eight, 1), nibble, one), p.x, x + 6, K)
             odd = add_products(odd, mantissa(v.shift_right(eight, 9), nibble, one), p.x, x + 7, K)
         # weights are read as 1 + integer / 16
-        scales = v.multiply(v.load_bfloat16(p.factors, factor), v.broadcast(16.0))
-        minima = v.subtract(v.load_bfloat16(p.factors, factor + 16), scales)
+        scales = v.multiply(load_factors(p, factor), v.broadcast(16.0))
+        minima = v.subtract(load_factors(p, factor + 16), scales)
         sums = v.fma(v.add(even, odd), scales, sums)
         sums = add_products(sums, minima, p.sums, group_sum, groups)
         group_sum, factor = group_sum + 1, factor + 32

@@ -8,6 +8,7 @@ per row, an operation is repeated for each row and returns a tuple; tuples are h
 from __future__ import annotations
 
 import inspect
+import platform
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -27,6 +28,7 @@ FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 HALVES, BYTES = ir.VectorType(INT16, LANES), ir.VectorType(INT8, LANES)
 HAS_AVX512 = "avx512f" in FEATURES
 HAS_VNNI = HAS_AVX512 and "avx512vnni" in FEATURES
+HAS_FLOAT16 = "f16c" in FEATURES or platform.machine() in ("aarch64", "arm64")  # instructions that convert float16
 HAS_INTEGER_DOTS = HAS_VNNI or "avx2" in FEATURES
 ANY, LITERAL = object(), object()  # arguments of any type; integers that are constants in the instruction
 
@@ -267,6 +269,11 @@ def from_bfloat16(builder: Any, loaded: Any) -> Any:
     return builder.bitcast(builder.shl(builder.zext(loaded, wide), constant(wide, 16)), kind)
 
 
+def from_float16(builder: Any, loaded: Any) -> Any:
+    """The float32 of float16 bits."""
+    return builder.fpext(builder.bitcast(loaded, ir.VectorType(ir.HalfType(), LANES)), FLOATS)
+
+
 def to_bfloat16(builder: Any, value: Any) -> Any:
     """The bits of the nearest bfloat16."""
     rounded, kind = emit_round_to_bfloat16(builder, value), bits_like(value)
@@ -280,6 +287,7 @@ read_int32, write_int32 = load(INT32, types.int32), store(types.int32)
 read_int8 = load(INT8, types.int8)
 read_int64 = load(INT64, integer)
 load_float, store_float = load(FLOATS, floats), store(floats)
+load_float16 = load(HALVES, floats, from_float16)
 load_bfloat16, store_bfloat16 = load(HALVES, floats, from_bfloat16), store(floats, to_bfloat16)
 load_int = load(INTS, ints)
 store_int = store(ints)

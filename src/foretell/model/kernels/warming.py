@@ -24,9 +24,17 @@ from torch import nn
 from foretell.errors import UsageError
 from foretell.model.kernels import compiling, threads
 from foretell.model.kernels.fast_decoder import tell_once
-from foretell.model.kernels.fast_linear import can_pack, stored_matrix
+from foretell.model.kernels.fast_linear import can_pack, form_of, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
-from foretell.model.kernels.matmul import Unit, compiled_kernel, compute_linear, fastest_unit, units_with
+from foretell.model.kernels.matmul import (
+    FACTOR_TYPES,
+    Kernel,
+    Unit,
+    compiled_kernel,
+    compute_linear,
+    fastest_unit,
+    units_with,
+)
 from foretell.model.kernels.pass_program import compute_norm, compute_pass
 from foretell.model.kernels.softmax_sums import sum_rows
 from foretell.model.kernels.strict_layers import activate_all, attend_all
@@ -35,6 +43,7 @@ from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
 NICENESS = 10  # niceness of the background process, which must not slow the generation
 LAYERS, PASS, NORM, THREADS = "linear layers", "passes over few tokens", "norms", "threads"
+FACTOR_NAMES = [str(dtype).removeprefix("torch.") for dtype in FACTOR_TYPES]
 ACTIVATIONS, STRICT, SOFTMAX = "activations", "strict attention", "sums of softmax"
 
 logger = logging.getLogger(__name__)
@@ -54,18 +63,37 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
     if not layers:
         return []
     stores = map(stored_matrix, layers)
-    kinds = dict.fromkeys(map(bits_and_group, stores))
-    matrices = [f"{bits} bits, {unit}" for bits, group in kinds for unit in units_with(bits, fastest_unit(bits, group))]
+    kinds = dict.fromkeys(map(properties, stores))
+    matrices = [
+        name_of((bits, unit, factors, has_minima))
+        for bits, group, factors, has_minima in kinds
+        for unit in units_with(bits, fastest_unit(bits, group, has_minima))
+    ]
     is_fused = not is_strict and any(map(can_fuse, decoder.modules()))
     rest = [STRICT, ACTIVATIONS] if is_strict else [PASS, NORM, ACTIVATIONS] if is_fused else []
     return [*dict.fromkeys(matrices), LAYERS, THREADS, *rest, SOFTMAX]
 
 
-def bits_and_group(store: Any) -> tuple[int, int]:
-    """Bits per weight, and weights per scale (0: no scales), of a stored matrix."""
+def properties(store: Any) -> tuple[int, int, int, bool]:
+    """Bits per weight, weights per scale (0: no scales), type of the factors and presence of minima in a matrix."""
     if isinstance(store, QuantizedMatrix):
-        return 8 if isinstance(store, Int8Matrix) else 4, store.group
-    return store.weight.dtype.itemsize * 8, 0
+        group, factors, has_minima = form_of(store)
+        return 8 if isinstance(store, Int8Matrix) else 4, group, FACTOR_TYPES[factors], has_minima
+    return store.weight.dtype.itemsize * 8, 0, 0, False
+
+
+def name_of(kernel: Kernel) -> str:
+    """`4 bits, dots, float16 scales and minima`."""
+    bits, unit, factors, has_minima = kernel
+    scales = f", {FACTOR_NAMES[factors]} scales{' and minima' if has_minima else ''}" if bits < 16 else ""
+    return f"{bits} bits, {unit}{scales}"
+
+
+def kernel_named(name: str) -> Kernel:
+    """The inverse of `name_of`."""
+    bits, unit, *scales = name.split(", ")
+    words = scales[0].split() if scales else [FACTOR_NAMES[0]]
+    return int(bits.removesuffix(" bits")), cast(Unit, unit), FACTOR_NAMES.index(words[0]), "minima" in words
 
 
 def compile_kernel(name: str) -> None:
@@ -73,8 +101,7 @@ def compile_kernel(name: str) -> None:
     if name in PROGRAMS:
         PROGRAMS[name]()
     else:
-        bits, _, unit = name.partition(" bits, ")
-        compiled_kernel(int(bits), cast(Unit, unit))
+        compiled_kernel(*kernel_named(name))
     compiling.mark_as_compiled(name)
 
 
