@@ -21,7 +21,7 @@ from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder, kept_form, prepare_for_generation
 from foretell.model.lora import LoRAConfig, add_lora, lora_layers, merge_lora
 from foretell.model.norm import RMSNorm
-from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.model.surgery import replace
 from foretell.training.objective import Objective
 from tests.model.conftest import CONFIGURATIONS, TINY, ModelConfig, make_section
