@@ -265,7 +265,7 @@ def record(
     budget_bytes: int = TRACE_BYTES,
     kv: KVView | None = None,
 ) -> RecordedPass:
-    """Run the model once over a text and record the selected names; the options are those of `Trace`.
+    """Run the model once over a text and record the selected names; with the options of `Trace`.
 
     kv: the view of the pass, for a caller that keeps keys and values. Raises the errors of `steady_ids`.
     """

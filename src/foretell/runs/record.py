@@ -35,7 +35,7 @@ class StartRecord(Section):
 
 
 class RunRecord(Section):
-    """The content of run.json, in the order of the file. What earlier versions did not write is optional.
+    """The content of run.json, in the order of the file. Fields that earlier versions did not write are optional.
 
     `task` has what the kind of training adds (`TrainingRequest.choices`, `ChosenConfig.record`), in the file as entries
     among the others.

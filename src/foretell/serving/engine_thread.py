@@ -232,7 +232,7 @@ class EngineThread:
             self._turns.add(answer.key, partial(self._read, answer))
 
     def _read(self, answer: Answer) -> bool:
-        """Read a part of this answer's texts, together with those of others; True if the answer has ended."""
+        """Read a part of the texts of this answer and of others; True if the answer has ended."""
         if not answer.is_read:
             changed: dict[Answer, None] = {}
             self._step(answer.scheduler, changed)

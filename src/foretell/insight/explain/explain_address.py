@@ -55,7 +55,7 @@ def explain_value(
 
 
 def numbers_of(model: LanguageModel, readout: TaskReadout | None = None, levels: Array | None = None) -> Numbers:
-    """All numbers of a model's passes; the options are those of `explain_value`."""
+    """All numbers of a model's passes; with the options of `explain_value`."""
     structure = model_structure(model.decoder)
     groups = (
         RecordedNumbers(model, structure),
