@@ -245,7 +245,7 @@ def test_only_what_training_writes_is_deleted(foretell, here, monkeypatch):
     outcome = foretell("runs", "--delete", "first").succeeds()
     listed = {line.split()[1].rstrip(",") for line in outcome.err.splitlines() if line.endswith("no training writes")}
     kept = {*files, *folders} - {"tokens/data/mine.csv", "tensorboard/mine.txt"} | {"tokens/data", "tensorboard"}
-    assert listed == {str(here / "first" / name) for name in kept}
+    assert listed == {f"runs/first/{name}" for name in kept}
     left = {path.relative_to(here / "first").as_posix() for path in (here / "first").rglob("*") if path.is_file()}
     assert left == {*files, *(f"{folder}/run.json" for folder in folders if folder != "empty")}
     assert (here / "first" / "empty").is_dir()

@@ -26,8 +26,8 @@ FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 MOST_LINES = {
     "foretell.model.decoder": 2_400,
     "foretell.training.loop": 2_918,
-    "foretell.pretraining.pretrain": 14_913,
-    "foretell.insight.explain.explain_value": 12_122,
+    "foretell.pretraining.pretrain": 14_919,
+    "foretell.insight.explain.explain_value": 12_143,
 }
 
 

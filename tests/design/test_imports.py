@@ -106,6 +106,11 @@ def test_an_import_against_the_order_is_detected(tmp_path):
     assert forbidden_imports(path, tmp_path) == ["model/wrong.py imports cli"]
 
 
+def test_explanations_know_nothing_of_the_page():
+    explanations = (SOURCE / "insight" / "explain").glob("*.py")
+    assert {name for path in explanations for name in imported_modules(path) if ".insight.page" in name} == set()
+
+
 def test_modules_have_no_import_cycle():
     graph = {module_name(path): set(imported_modules(path)) for path in FILES}
     assert find_cycle(graph) is None

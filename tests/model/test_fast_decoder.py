@@ -94,8 +94,10 @@ def test_hooks_of_the_decoder_are_called_in_the_copy(decoder: Decoder) -> None:
 
 
 @pytest.mark.usefixtures("without_numba")
-def test_weights_are_not_packed_for_a_few_tokens(decoder: Decoder) -> None:
+def test_small_models_are_not_packed_for_a_few_tokens(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepare_for_generation(decoder, MIN_TOKENS - 1) is decoder
+    monkeypatch.setattr(fast_decoder, "SMALL", 0)
+    assert prepare_for_generation(decoder, 1) is not decoder
 
 
 @pytest.mark.usefixtures("without_numba")

@@ -122,16 +122,18 @@ def test_the_background_process_compiles_into_the_cache() -> None:
     assert compiling.is_compiled("threads")
 
 
-def test_an_engine_prepares_its_decoder_in_the_second_pass_and_again_when_kernels_are_there(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_small", [True, False], ids=["small", "large"])
+def test_an_engine_prepares_its_decoder_in_the_first_passes_and_again_when_kernels_are_there(
+    monkeypatch: pytest.MonkeyPatch, is_small: bool
 ) -> None:
     decoder, forms, is_compiling = model(), iter(range(9)), iter([True, True, False, False])
     monkeypatch.setattr("foretell.generation.engine.prepare_for_generation", lambda *_: next(forms))
     monkeypatch.setattr("foretell.generation.engine.is_compiling", lambda: next(is_compiling))
+    monkeypatch.setattr("foretell.generation.engine.is_small", lambda _: is_small)
     engine = Engine(decoder, 1)
     prompts = (True, False, False, True, True, False)
     asked = [[Sequence([1, 2], num_cached=0 if is_prompt else 2)] for is_prompt in prompts]
-    assert [engine._prepare(sequences) for sequences in asked] == [decoder, 0, 0, 0, 1, 1]
+    assert [engine._prepare(sequences) for sequences in asked] == [decoder if is_small else 0, 0, 0, 0, 1, 1]
 
 
 def test_texts_are_the_same_with_the_first_pass_in_plain_modules() -> None:

@@ -34,5 +34,6 @@ VALUES = Material(
 
 
 def rows_of(suffix: str) -> Material:
-    """Rows of files with this suffix."""
-    return Material("rows", f"train without the rows of a file TEST{suffix}", f"TEST{suffix}")
+    """Rows of files with this suffix; .csv for a table in memory."""
+    name = f"TEST{suffix or '.csv'}"
+    return Material("rows", f"train without the rows of a file {name}", name)

@@ -12,7 +12,7 @@ from foretell.errors import UsageError
 from foretell.generation.recorded_step import StepRecorder
 from foretell.generation.sequence import Sequence, table_of
 from foretell.model.decoder import Decoder
-from foretell.model.kernels import is_compiling, prepare_for_generation
+from foretell.model.kernels import is_compiling, is_small, prepare_for_generation
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow
 from foretell.model.surgery import copy_with_own_hooks
 
@@ -22,9 +22,9 @@ MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's me
 class Engine:
     """A decoder with a cache of `num_blocks` blocks.
 
-    expected_tokens: the number of tokens to generate per sequence; None means many. With enough of them, the weights
-    are packed for generation. The first pass of a form of the model uses its plain modules, so the first token does not
-    wait for the packing. It happens in the second pass and takes memory until the engine is dropped.
+    expected_tokens: the number of tokens to generate per sequence; None means many. The weights are packed for
+    generation, unless a small model generates few. The packed form is kept with the decoder, so the next engine does
+    not pack again. The first pass of a small model uses its plain modules, so the first token does not wait for numba.
     """
 
     def __init__(self, decoder: Decoder, num_blocks: int, expected_tokens: int | None = None):
@@ -63,12 +63,12 @@ class Engine:
     def _prepare(self, sequences: list[Sequence]) -> Decoder:
         """The fastest form of the sequences' decoder on this machine; it shares weights and hooks."""
         decoder = sequences[0].decoder or self.decoder
-        if decoder not in self._prepared:
+        if decoder not in self._prepared and is_small(decoder):
             self._prepared[decoder] = None
             return decoder
         if self._was_compiling and any(each.num_cached == 0 for each in sequences) and not is_compiling():
             self._prepared = dict.fromkeys(self._prepared)  # missing kernels may have been compiled by now
-        form = self._prepared[decoder]
+        form = self._prepared.get(decoder)
         if form is None:
             form = self._prepared[decoder] = prepare_for_generation(decoder, self.expected_tokens)
             self._was_compiling = is_compiling()

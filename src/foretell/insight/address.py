@@ -22,7 +22,7 @@ ADDRESS = re.compile(r"(?P<name>[^\[\]\s]+)\s*(?:\[(?P<index>.*)\])?", re.DOTALL
 Index = tuple[int | str, ...]
 Dimensions = tuple[str, ...]
 
-POSITIONS_OF_TEXT = ("position", "query", "key")  # dimensions that index the text's tokens
+POSITIONS_OF_TEXT = ("position", "source", "query", "key")  # dimensions that index the text's tokens
 MEMORY_PREFIX = "memory "  # prefix of dimensions that index the memory's tokens
 MEANINGS = {"T": "position", "S": "key", "H": "head", "G": "key head", "V": "token"}  # by size letter; others: elements
 ONE_ROW = (POSITIONS,)  # `reads` of a value that is equal for all rows with the same positions

@@ -81,7 +81,7 @@ class LogitReadout(Readout):
 
     def row(self, output: Output) -> tuple[Tensor, str]:
         path = self.recording.weight_path(self.recording.structure[HEAD])
-        return self.weight[output[1]].double(), address_of(path, output[1], ":")
+        return self.weight[output[1]].detach().double(), address_of(path, output[1], ":")
 
     def positions(self, length: int, *position: int) -> slice:
         return slice(position[0], position[0] + 1)

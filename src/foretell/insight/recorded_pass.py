@@ -21,13 +21,14 @@ from foretell.insight.replacement import Replacement
 from foretell.insight.trace import TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
 from foretell.model.cache import KVView
-from foretell.model.decoder import HEAD, check_logits, rows_at_once
+from foretell.model.decoder import HEAD, Decoder, check_logits, rows_at_once
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, quantized_layers, stored_matrix
 from foretell.model.structure import Structure, Value
 from foretell.typesetting.document import ending, quoted
 
 Array = NDArray[np.floating[Any]]
+Texts = Mapping[str, Sequence[str]]  # texts for the indices of a dimension, such as the labels of outputs
 
 
 def steady_ids(model: LanguageModel, text: str | list[int]) -> list[int]:
@@ -181,29 +182,10 @@ class RecordedPass:
         return layer if name == "weight" and isinstance(layer, QuantizedMatrix) else None
 
     def setting(self, value: Value, name: str) -> Any:
-        """A module attribute that a value's formula needs. Raises `UsageError` if the module does not have it."""
-        module = self.module(value)
-        try:
-            return getattr(module, name)
-        except AttributeError:
-            kind = type(module).__name__
-            raise UsageError(
-                f"{value.module} is a {kind}, which declares the formula '{value.formula}' but has no '{name}'"
-            ) from None
+        return setting_of(self.model.decoder, value, name)
 
     def weight_path(self, value: Value) -> str:
-        """The path of the weight that a value's module multiplies with, which may belong to another module."""
-        module = self.module(value)
-        layer = stored_matrix(module)
-        for path, quantized in quantized_layers(self.model.decoder).items():
-            if quantized is layer:
-                return f"{path}.weight"
-        weight = self.setting(value, "weight")
-        for path, parameter in self.model.decoder.named_parameters():
-            if parameter is weight:
-                return path
-        kind = type(module).__name__
-        raise UsageError(f"{value.module} is a {kind}, whose weight is not a parameter and cannot be shown")
+        return weight_path(self.model.decoder, value)
 
     def position(self, at: int) -> int:
         """A position counted from 0; a negative `at` counts from the end."""
@@ -232,16 +214,45 @@ class RecordedPass:
         """The text of a token id, in quotes; `no token (id)` for an id without a token."""
         return quoted(self.model.tokenizer.text_of(token)) if token < self.vocabulary else f"no token ({token})"
 
-    def meanings(self, name: str, index: tuple[int, ...]) -> list[str]:
-        """The meaning of each entry of an index: `head 1`, `query 3 ' of'`."""
+    def meanings(self, dimensions: Dimensions, index: tuple[int, ...], texts: Texts) -> list[str]:
+        """The meaning of each entry of an index: `head 1`, `query 3 ' of'`. texts: of the indices of a dimension."""
         words = []
-        for meaning, entry in zip(self.dimensions(name), index, strict=True):
+        for meaning, entry in zip(dimensions, index, strict=True):
             words.append(f"{meaning} {entry}")
-            if meaning.removeprefix(MEMORY_PREFIX) in POSITIONS_OF_TEXT:
+            if meaning in texts:
+                words[-1] += f" {texts[meaning][entry]}"
+            elif meaning.removeprefix(MEMORY_PREFIX) in POSITIONS_OF_TEXT:
                 words[-1] += f" {self.token_on(meaning, entry)}"
             elif meaning == "token":
                 words[-1] += f" {self.named(entry)}"
         return words
+
+
+def setting_of(decoder: Decoder, value: Value, name: str) -> Any:
+    """A module attribute that a value's formula needs. Raises `UsageError` if the module does not have it."""
+    module = decoder.get_submodule(value.module)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        kind = type(module).__name__
+        raise UsageError(
+            f"{value.module} is a {kind}, which declares the formula '{value.formula}' but has no '{name}'"
+        ) from None
+
+
+def weight_path(decoder: Decoder, value: Value) -> str:
+    """The path of the weight that a value's module multiplies with, which may belong to another module."""
+    module = decoder.get_submodule(value.module)
+    layer = stored_matrix(module)
+    for path, quantized in quantized_layers(decoder).items():
+        if quantized is layer:
+            return f"{path}.weight"
+    weight = setting_of(decoder, value, "weight")
+    for path, parameter in decoder.named_parameters():
+        if parameter is weight:
+            return path
+    kind = type(module).__name__
+    raise UsageError(f"{value.module} is a {kind}, whose weight is not a parameter and cannot be shown")
 
 
 def record(

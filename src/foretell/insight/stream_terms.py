@@ -302,4 +302,4 @@ def head_weights(decoder: Decoder, structure: Structure) -> tuple[Tensor, Tensor
         raise UsageError(f"head is a {kind}, which is not a linear layer: a logit is not a sum of contributions")
     weight, bias = decoder.head.weight, decoder.head.bias
     assert isinstance(weight, Tensor), "a linear layer has a weight"
-    return weight.detach(), bias.detach() if isinstance(bias, Tensor) else None
+    return weight, bias.detach() if isinstance(bias, Tensor) else None

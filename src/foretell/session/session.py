@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,17 +12,16 @@ from torch import nn
 from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
 from foretell.device import autocast
-from foretell.distributed.placement import freeing_gathered, gathered, own_part, replicate, shard
+from foretell.distributed.placement import freeing_gathered, replicate, shard
 from foretell.distributed.world import current_world, evaluations_shared_by
-from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError, counted
-from foretell.files import check_not_removed
-from foretell.runs.checkpoint import Checkpoint, prune
-from foretell.runs.record import RUN, MetricsDigest
-from foretell.runs.run import METRICS, Run
-from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
+from foretell.errors import ConfigError, Interrupted, counted
+from foretell.runs.checkpoint import Checkpoint
+from foretell.runs.run import Run
+from foretell.session.checkpoints import RunCheckpoints
 from foretell.session.commands import resume_command
 from foretell.session.failures import AFTER_THE_LAST_STEP, StopSignal, explain_failures, explain_stop
 from foretell.session.machine import Meter, describe_environment
+from foretell.session.metrics import RunMetrics
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.state import AnyTask, SessionState
@@ -60,7 +55,7 @@ class Session(SessionState[AnyTask]):
         earlier_use: DataUse | None = None,
     ):
         super().__init__(run, task, device, dtype, Progress(), Reporters([reporter]), current_world())
-        self.training, self.pace, self.earlier_use = training, pace or FixedSteps(training), earlier_use
+        self.training, self.pace = training, pace or FixedSteps(training)
         if training.patience is not None and not task.has_held_out:
             raise ConfigError(
                 "training.patience needs a validation loss, but no data is held out; leave it out, or "
@@ -73,52 +68,8 @@ class Session(SessionState[AnyTask]):
         self.recomputing = [Recomputing(model, globs, model.dropout_rng) for model in task.models()]
         self.objective = self.spread()
         self.optimizer = make_optimizer(task.model, training, dtype)
-        self.meter = Meter(task.flops_per_token, device, dtype)
-        self._figures: Mapping[str, float] = {}  # figures of the last evaluation
-        self._evaluated_step: int | None = None
-        self._saved_step: int | None = None
-        self._metrics_digest = MetricsDigest()
-        self._logged = (0, 0.0)  # tokens and seconds at the last line of metrics
-        self._line: dict[str, Any] = {}  # the last line of metrics
-
-    def spread(self) -> nn.Module:
-        """The objective, distributed over all processes."""
-        objective = self.task.objective
-        if self.world.size == 1:
-            return objective
-        if self.training.parallel == "ddp":
-            return replicate(objective, self.trial_loss)
-        return shard(objective, self.task.models(), self.world)
-
-    @contextmanager
-    def outside_steps(self) -> Iterator[None]:
-        """Context for passes without gradients."""
-        with ExitStack() as stack:
-            for recomputing in self.recomputing:
-                stack.enter_context(recomputing.suspended())
-            yield stack.enter_context(freeing_gathered(self.objective))
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Context for passes in evaluation mode; restores training mode afterwards."""
-        self.task.objective.eval()
-        try:
-            with self.outside_steps():
-                yield
-        finally:
-            self.task.objective.train()
-
-    def trial_loss(self, objective: nn.Module) -> torch.Tensor:
-        """The loss on one row of this process; the dropout masks do not matter."""
-        row = own_rows(self.task.batch(0), self.world).rows(0, 1).to(self.device)
-        with autocast(self.device, self.dtype):
-            return objective.train()(row).sum
-
-    @cached_property
-    def data_use(self) -> DataUse | None:
-        """The data that the saved weights were trained and selected on, the start model's data included."""
-        own = self.task.data_use()
-        return self.earlier_use if own is None else own.joined(self.earlier_use)
+        self.metrics = RunMetrics(run.metrics, Meter(task.flops_per_token, device, dtype), self.world.size)
+        self.checkpoints = RunCheckpoints(self, training, self.optimizer, self.objective, earlier_use)
 
     def start(self) -> None:
         """Check the task, then write run.json, which makes the directory a run."""
@@ -127,29 +78,7 @@ class Session(SessionState[AnyTask]):
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint; the model already has its weights."""
-        state = checkpoint.training()
-        for name, value in self.task.fingerprints().items():
-            if state.get(name) != value:
-                raise CheckpointError(
-                    f"{checkpoint.directory} was trained with {name} {state.get(name)}, but this run has {value}; "
-                    "start again with another --out"
-                )
-        if state.get("configuration") != self.task.record.configuration_digest:
-            raise CheckpointError(
-                f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
-                "was changed or damaged: restore it, or start again with another --out"
-            )
-        if checkpoint.step > 0:  # at step 0 there are no moments
-            load_optimizer(checkpoint, self.optimizer, self.task.model)
-        self.progress = Progress(**state["progress"])
-        self._logged = (self.progress.tokens, self.progress.seconds)
-        self._saved_step = self.progress.step
-        self.run.metrics.keep(lambda line: line["step"] <= self.progress.step)
-        self._metrics_digest = MetricsDigest(self.run.metrics.records())
-        if state.get("metrics") != self._metrics_digest.value:
-            logger.warning(
-                f"{self.run.directory / METRICS} was changed or damaged: its curves may be wrong; training continues"
-            )
+        self.progress = self.checkpoints.restore(checkpoint, self.metrics)
         self.check()
 
     def check(self) -> None:
@@ -214,7 +143,7 @@ class Session(SessionState[AnyTask]):
         steps = self.pace.expected_steps(self.progress.step, self.progress.share)
         after = f"step {self.progress.step:,} of {steps:,}"
         logger.info(f"stopped     after {after}: no validation loss below {best:.3f} in {since} evaluations")
-        if self._saved_step != self.progress.step:
+        if self.checkpoints.saved_step != self.progress.step:
             self.sample(self.progress)
             self.save(self.progress)
 
@@ -240,14 +169,12 @@ class Session(SessionState[AnyTask]):
 
     def evaluate(self, progress: Progress) -> None:
         """Evaluate at this step; the first of the task's figures is the validation loss."""
-        if self._evaluated_step == progress.step:
+        if self.metrics.evaluated_step == progress.step:
             return
         with self.evaluating(), evaluations_shared_by(self.world):
             figures = self.task.evaluate(self.dtype)  # on all processes; the first one's figures count
-        self._figures = self.world.decide(lambda: dict(figures))
-        self._evaluated_step = progress.step
-        if self._figures:
-            progress.validation_loss = next(iter(self._figures.values()))
+        self.metrics.figures, self.metrics.evaluated_step = self.world.decide(lambda: dict(figures)), progress.step
+        progress.validation_loss = next(iter(self.metrics.figures.values()), progress.validation_loss)
 
     def evaluate_and_log(self, progress: Progress) -> None:
         """Evaluate, and log the step even if it would not be logged otherwise."""
@@ -256,49 +183,9 @@ class Session(SessionState[AnyTask]):
         self.log(progress)
 
     def log(self, progress: Progress) -> None:
-        """Append a line to the metrics and report it, once per step.
-
-        If a step is evaluated after it was logged (for a checkpoint after a signal), its line is replaced.
-        """
-        if self._logged[0] != progress.tokens:
-            self._line = self.metrics(progress)
-        elif self._line and self._line["validation_loss"] != self.figures(progress)["validation_loss"]:
-            self._line |= self.figures(progress)
-            self.run.metrics.keep(lambda line: line["step"] < progress.step)
-            self._metrics_digest.remove_last()
-        else:
-            return
-        self._logged = (progress.tokens, progress.seconds)
-        self.run.metrics.append(self._line)
-        self._metrics_digest.add(self._line)
-        self.reporter.metrics(self._line, self.pace.expected_steps(progress.step, progress.share))
-
-    def figures(self, progress: Progress) -> dict[str, Any]:
-        """The fields of metrics.jsonl from the evaluation of this step, if there was one."""
-        figures = self._figures if self._evaluated_step == progress.step else {}
-        (_, loss), *others = figures.items() or [("", None)]
-        return {"validation_loss": loss, **dict(others)}
-
-    def metrics(self, progress: Progress) -> dict[str, Any]:
-        """The fields of a line of metrics.jsonl; the speed is the mean since the last line."""
-        tokens, seconds = self._logged
-        elapsed = progress.seconds - seconds
-        speed = (progress.tokens - tokens) / elapsed if elapsed > 0 else None
-        own = {
-            "step": progress.step,
-            "tokens": progress.tokens,
-            "loss": progress.loss,
-            "validation_loss": None,
-            "learning_rate": progress.learning_rate,
-            "gradient_norm": progress.gradient_norm,
-            "tokens_per_second": None if speed is None else round(speed, 1),
-            "seconds": round(progress.seconds, 3),
-            "mfu": self.meter.mfu(speed and speed / self.world.size, progress.seconds),
-            "peak_memory_bytes": self.meter.peak_memory_bytes(),
-        }
-        figures = self.figures(progress)
-        assert own.keys() & figures.keys() == {"validation_loss"}, f"figures of a task cannot be called {[*own]}"
-        return own | figures
+        """Log and report the metrics of this step, unless that was done."""
+        if self.metrics.log(progress):
+            self.reporter.metrics(self.metrics.line, self.pace.expected_steps(progress.step, progress.share))
 
     def sample(self, progress: Progress) -> None:
         """Store and report the samples of the task, if there are any."""
@@ -309,62 +196,50 @@ class Session(SessionState[AnyTask]):
         for sample in samples:
             self.reporter.sample(progress.step, sample.prompt, sample.continuation)
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
     def save(self, progress: Progress) -> None:
         """Write a checkpoint and a line of metrics for this step, unless it is already saved."""
-        if self._saved_step == progress.step:
-            return
-        self.evaluate(progress)
-        self.check_finite(progress)
-        self.log(progress)
-        check_not_removed(self.run.directory)
-        self.run.pace.sync()  # a checkpoint must not be newer
-        parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress))
-        save_checkpoint(self.run.checkpoints, progress.step, parts, self.world)
-        if self.world.is_first:
-            prune(self.run.checkpoints, self.training.keep_checkpoints, progress.step, self.training.checkpoint_every)
-        self._saved_step = progress.step
+        if self.checkpoints.saved_step != progress.step:
+            self.evaluate(progress)
+            self.checkpoints.check_finite(progress)
+            self.log(progress)
+            self.checkpoints.save(progress, self.metrics)
 
     def save_best(self, progress: Progress) -> None:
         """Save after an evaluation with the best loss so far."""
         if progress.best_validation_loss is not None and progress.evaluations_since_best == 0:
             self.save(progress)
 
-    def save_model(self, directory: Path) -> None:
-        """Gather the weights on the first process, which writes the model files."""
-        with gathered(self.objective, self.world):
-            if self.world.is_first:
-                self.task.save_model(directory)
-                if self.data_use is not None:
-                    self.data_use.save(directory)
+    # --- passes through the model -----------------------------------------------------------------------------------
 
-    def state(self, progress: Progress) -> dict[str, Any]:
-        own = {
-            "step": progress.step,
-            "tokens": progress.tokens,
-            "seed": self.training.seed,
-            "schedule": self.training.schedule,
-            "validation_loss": progress.validation_loss,
-            "configuration": self.task.record.configuration_digest,
-            "evaluation": dict(self._figures),
-            "metrics": self._metrics_digest.value,
-            "progress": vars(progress),
-        }
-        fingerprints = self.task.fingerprints()
-        assert not own.keys() & fingerprints.keys(), f"fingerprints cannot be called {own.keys() & fingerprints.keys()}"
-        return {**own, **fingerprints}
+    def spread(self) -> nn.Module:
+        """The objective, distributed over all processes."""
+        objective = self.task.objective
+        if self.world.size == 1:
+            return objective
+        if self.training.parallel == "ddp":
+            return replicate(objective, self.trial_loss)
+        return shard(objective, self.task.models(), self.world)
 
-    def check_finite(self, progress: Progress) -> None:
-        """Refuse to save non-finite weights, or weights with a non-finite validation loss."""
-        problem = None
-        if progress.validation_loss is not None and not math.isfinite(progress.validation_loss):
-            problem = f"the validation loss is {progress.validation_loss}"
-        for path, weight in self.task.model.named_parameters():
-            if problem is None and not bool(torch.isfinite(own_part(weight)).all()):
-                problem = f"'{path}' is not finite"
-        if self.world.any(problem is not None):
-            raise TrainingError(
-                f"step {progress.step}: {problem}; not saved, but the checkpoint before is good. Try a lower "
-                "--training.learning-rate"
-            )
+    @contextmanager
+    def outside_steps(self) -> Iterator[None]:
+        """Context for passes without gradients."""
+        with ExitStack() as stack:
+            for recomputing in self.recomputing:
+                stack.enter_context(recomputing.suspended())
+            yield stack.enter_context(freeing_gathered(self.objective))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Context for passes in evaluation mode; restores training mode afterwards."""
+        self.task.objective.eval()
+        try:
+            with self.outside_steps():
+                yield
+        finally:
+            self.task.objective.train()
+
+    def trial_loss(self, objective: nn.Module) -> torch.Tensor:
+        """The loss on one row of this process; the dropout masks do not matter."""
+        row = own_rows(self.task.batch(0), self.world).rows(0, 1).to(self.device)
+        with autocast(self.device, self.dtype):
+            return objective.train()(row).sum

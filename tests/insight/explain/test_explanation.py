@@ -12,12 +12,15 @@ import torch
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
-from foretell.insight.explain.explain_address import explain_value
-from foretell.insight.explain.explain_value import explain_at, implied_shape
+from foretell.insight.explain.explain_address import explain_value, numbers_of
+from foretell.insight.explain.explain_value import RecordedNumbers, shape_of
+from foretell.insight.explain.explanation import NumberGroup, NumberKind, Numbers, explain_number
+from foretell.insight.explain.steps import unchanged
 from foretell.insight.implied_values import implied_values
 from foretell.insight.recorded_pass import record
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace, trace_names
+from foretell.model.structure import model_structure
 
 TEXT = "abcafig!"
 WEIGHT = "trunk.blocks.0.attention.core.weights[1,3,2]"
@@ -30,9 +33,15 @@ def random_addresses(recording, seed):
     for name in trace_names(recording.model):
         yield Address(name, tuple(draw.randrange(size) for size in recording.stored(name).shape))
     for name, value in implied_values(recording.structure).items():
-        first, *rest = implied_shape(recording, value) or (None,)
+        first, *rest = shape_of(recording, value) or (None,)
         shape = () if first is None else (first - (name == "loss"), *rest)
         yield Address(name, tuple(draw.randrange(size) for size in shape))
+
+
+def explain_at(recording, address):
+    """The explanation of a number in a pass that has recorded everything."""
+    numbers = RecordedNumbers(recording.model, recording.structure)
+    return explain_number(recording, numbers.kind(recording, address.name), address)
 
 
 def every_explanation(model, seed=0):
@@ -238,3 +247,38 @@ def test_weights_have_addresses(gpt2):
     assert explanation.meaning == ("row 2", f"column {weight.shape[1] - 1}")
     with pytest.raises(UsageError, match="column 99"):
         explain_value(gpt2, TEXT, "trunk.blocks.0.attention.query.weight[2,99]")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_every_listed_name_has_numbers_with_an_explanation(name, make_model):
+    numbers, recordings = numbers_of(model := make_model(name)), {}
+    for name in random.Random(5).sample(list(numbers.groups), 60):
+        group, full = numbers.find(name), numbers.find(name).full_name(name)
+        needs = tuple(group.needs(full))
+        if needs not in recordings:
+            recordings[needs] = record(model, TEXT, list(needs))
+        kind = group.kind(recordings[needs], full)
+        assert len(kind.sizes) == len(kind.dimensions), name
+        stored, working = kind.explain((0,) * len(kind.sizes))
+        assert stored == pytest.approx(working.value, rel=1e-4, abs=1e-4), name
+
+
+def test_numbers_of_another_group_are_explained_by_their_names(gpt2):
+    class Positions(NumberGroup):
+        names = ("positions",)
+
+        def needs(self, name):
+            return ()
+
+        def kind(self, recording, name):
+            return NumberKind(("position",), [len(recording.ids)], lambda index: (index[0], unchanged("", index[0])))
+
+    structure = model_structure(gpt2.decoder)
+    numbers = Numbers(gpt2, structure, [RecordedNumbers(gpt2, structure), Positions()])
+    explanation = numbers.explain(TEXT, "positions[-1]")
+    assert (explanation.address, explanation.stored) == ("positions[7]", 7)
+    assert explanation.meaning == ("position 7 '!'",) and numbers.explain(TEXT, "loss[2]").agrees
+    with pytest.raises(UsageError, match="near it: positions"):
+        numbers.explain(TEXT, "position[0]")
+    with pytest.raises(UsageError, match=r"no value is named 'positions\(x=1\)'"):
+        numbers.explain(TEXT, "positions(x=1)[0]")

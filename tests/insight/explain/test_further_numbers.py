@@ -136,7 +136,7 @@ def test_a_neuron_adds_its_column_times_its_activation(gpt2):
     [
         (f"{BLOCK}.neurons.contribution[0,0,0]", "near it: .*neurons.contributions"),
         (f"{BLOCK}.neurons.written[0,99999,0]", "neuron 99999"),
-        (f"{BLOCK}.lens.embed[0,0]", "no value of the lens"),
+        (f"{BLOCK}.lens.embed[0,0]", "no value is named"),
         (f"{BLOCK}.lens.probabilities[99,0]", "position 99"),
         ("trunk.blocks.7.lens.probabilities[0,0]", "no value is named"),
         ("loss.mean[0]", "loss.mean is one number; give it without an index"),

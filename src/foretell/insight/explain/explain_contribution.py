@@ -14,12 +14,13 @@ after the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 
 import torch
 
-from foretell.insight.address import Address, address_of
-from foretell.insight.contributions import Contributions, record_contributions
+from foretell.insight.address import address_of
+from foretell.insight.contributions import Contributions, replaced_updates, terms_of_head
 from foretell.insight.explain.contribution_steps import (
     WRITTEN,
     added_up,
@@ -34,22 +35,43 @@ from foretell.insight.explain.contribution_steps import (
     explain_word,
     explain_written,
 )
-from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
+from foretell.insight.explain.explanation import Explained, NumberGroup, NumberKind
 from foretell.insight.readout import MEAN_OF_LABELS, TASK_VECTOR, VECTOR, LogitReadout, Readout, TaskReadout
+from foretell.insight.recorded_pass import RecordedPass
+from foretell.insight.replacement import replaced_names
+from foretell.insight.stream_terms import Term, names_by_token
 from foretell.language_model import LanguageModel
+from foretell.model.structure import Structure
 
 LOGITS, DIFFERENCE = "logits", ".difference"
 WHOLE = f"{TaskReadout.name}.whole"
-BEGINNINGS = (LogitReadout.name, TaskReadout.name, LOGITS + DIFFERENCE)  # of the names of contributions
+OF_LOGITS = (VECTOR, WRITTEN, LogitReadout.name, LogitReadout.name + DIFFERENCE, LOGITS + DIFFERENCE)
+BY_TOKEN = (".word", ".token", ".read")
+OF_TASK = tuple(
+    f"{TaskReadout.name}{kind}{difference}" for kind in ("", ".whole", *BY_TOKEN) for difference in ("", DIFFERENCE)
+)
 
 
-def explain_contribution(
-    model: LanguageModel, text: str | list[int], readout: TaskReadout | None, wanted: Address
-) -> Explanation:
-    """Explain a contribution. Raises `UsageError` for an unknown name or index, and for undeclared terms."""
-    is_by_token = wanted.name.removesuffix(DIFFERENCE).endswith((".token", ".read", ".word"))
-    explainer = ContributionExplainer(record_contributions(model, text, is_by_token), readout)
-    return explain_number(explainer.recording, explainer.kinds, wanted, explainer.texts)
+class ContributionNumbers(NumberGroup):
+    """Contributions to logits and to the outputs of any task's head."""
+
+    def __init__(self, model: LanguageModel, structure: Structure, task: TaskReadout | None):
+        self.decoder, self.structure, self.task = model.decoder, structure, task
+        of_vector = [TASK_VECTOR] if task is not None and task.reads_mean else []
+        self.names = [*OF_LOGITS, *([] if task is None else OF_TASK), *of_vector]
+
+    @cached_property
+    def stream(self) -> Term:
+        replaced = replaced_updates(self.structure, replaced_names(self.decoder))
+        return terms_of_head(self.decoder, self.structure, replaced)
+
+    def needs(self, name: str) -> Sequence[str]:
+        is_by_token = name.removesuffix(DIFFERENCE).endswith(BY_TOKEN)
+        return names_by_token(self.stream, self.structure) if is_by_token else self.stream.names()
+
+    def kind(self, recording: RecordedPass, name: str) -> NumberKind:
+        explainer = ContributionExplainer(Contributions(recording, self.stream), self.task)
+        return replace(explainer.kinds[name], texts=explainer.texts)
 
 
 class ContributionExplainer:

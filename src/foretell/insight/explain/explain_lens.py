@@ -6,49 +6,61 @@ The lens at a point of the stream is explained by a pass whose last layer return
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from foretell.insight.explain.explanation import Explanation
+from foretell.insight.explain.explain_value import ALIASES, RecordedNumbers
+from foretell.insight.explain.explanation import Explained, NumberGroup, NumberKind
 from foretell.insight.explain.steps import Equation, Remark, Step
-from foretell.insight.implied_values import implied_values
-from foretell.insight.recorded_pass import record
+from foretell.insight.recorded_pass import RecordedPass, record
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
-from foretell.model.structure import Structure
+from foretell.model.structure import Structure, Value
 
 LENS = ".lens."
 NAME_OF_NUMBER = re.compile(r"[\w.]+(?=\[)")
 
 
-@contextmanager
-def ending_at(model: LanguageModel, text: str | list[int], point: str) -> Iterator[None]:
-    """Inside the block, the last layer of the model returns the stream at a point."""
-    recording = record(model, text, [point])
-    stream, last = recording.trace[point], recording.structure.stream[-1]
-    with Trace(model, replace={last: lambda _: stream}):
-        yield
+class LensNumbers(NumberGroup):
+    """The numbers that follow from the stream after the last layer, at each point of the stream."""
+
+    def __init__(self, model: LanguageModel, structure: Structure):
+        self.stream, self.recorded = structure.stream, RecordedNumbers(model, structure)
+        self.inside = names_after(structure.stream[-1], self.recorded.values)
+        known = [*self.inside, *(name for name, full in ALIASES.items() if full in self.inside)]
+        self.names = [f"{point}{LENS}{name}" for point in structure.stream for name in known]
+
+    def full_name(self, name: str) -> str:
+        point, _, inner = name.partition(LENS)
+        return f"{point}{LENS}{self.recorded.full_name(inner)}"
+
+    def needs(self, name: str) -> Sequence[str]:
+        return [name.partition(LENS)[0]]
+
+    def kind(self, recording: RecordedPass, name: str) -> NumberKind:
+        point, _, inner = name.partition(LENS)
+        stream, last = recording.trace[point], self.stream[-1]
+        with Trace(recording.model, replace={last: lambda _: stream}):
+            ending = record(recording.model, recording.ids, self.recorded.needs(inner))
+        kind = self.recorded.kind(ending, inner)
+        names = {name: f"{point}{LENS}{name}" for name in self.inside} | {last: point}
+
+        def explain(index: tuple[int, ...]) -> Explained:
+            stored, working = kind.explain(index)
+            return stored, replace(working, steps=[renamed(step, names) for step in working.steps])
+
+        return replace(kind, explain=explain, context=f"the logit lens of {point}")
 
 
-def names_in_lens(structure: Structure, point: str) -> dict[str, str]:
-    """The names in the lens, by the names in a pass that ends at the point."""
-    last, values = structure.stream[-1], {**structure.values, **implied_values(structure)}
+def names_after(last: str, values: Mapping[str, Value]) -> list[str]:
+    """The names of the values that are computed from the stream after the last layer."""
 
     @cache
     def follows(name: str) -> bool:
-        """True for a value computed from the stream after the last layer."""
         return name == last or (name in values and any(map(follows, values[name].reads)))
 
-    return {name: f"{point}{LENS}{name}" for name in values if follows(name)} | {last: point}
-
-
-def in_lens(explanation: Explanation, point: str, names: Mapping[str, str]) -> Explanation:
-    """The explanation of a number in a pass that ends at a point, as one of the lens there."""
-    steps = tuple(renamed(step, names) for step in explanation.steps)
-    meaning = (f"the logit lens of {point}", *explanation.meaning)
-    return replace(explanation, name=names[explanation.name], meaning=meaning, steps=steps)
+    return [name for name in values if name != last and follows(name)]
 
 
 def renamed(step: Step, names: Mapping[str, str]) -> Step:

@@ -8,22 +8,24 @@ to the logit of token v.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions, address_of
+from foretell.insight.address import Dimensions, address_of
 from foretell.insight.contributions import terms_of_head
 from foretell.insight.explain.contribution_steps import after_norms, dot_product
-from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
+from foretell.insight.explain.explanation import Explained, NumberGroup, NumberKind
 from foretell.insight.explain.steps import DIGITS, Listing, Working, equals, factor, written
 from foretell.insight.layers import Neurons, neurons_of
 from foretell.insight.readout import LogitReadout
-from foretell.insight.recorded_pass import Array, RecordedPass, record, to_array
+from foretell.insight.recorded_pass import Array, RecordedPass, to_array
+from foretell.insight.stream_terms import Term
 from foretell.language_model import LanguageModel
-from foretell.model.structure import model_structure
-from foretell.paths import suggest
+from foretell.model.structure import Structure
 from foretell.typesetting.expression import Expression, Number, Root
 
 NEURONS = ".neurons."
@@ -33,47 +35,65 @@ KINDS: dict[str, Dimensions] = {
     "vector": ("position", "neuron", "element"),
     "contributions": ("position", "neuron", "token"),
 }
+AFTER_NORMS = ("vector", "contributions")  # need the terms of the stream
 
 
-def explain_neuron(model: LanguageModel, text: str | list[int], wanted: Address) -> Explanation:
-    """Explain a number of a neuron. Raises `UsageError` for an unknown name or index, and a block without neurons."""
-    block, _, kind = wanted.name.partition(NEURONS)
-    if kind not in KINDS:
-        names = [f"{block}{NEURONS}{known}" for known in KINDS]
-        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, names)}")
-    structure = model_structure(model.decoder)
-    neurons = neurons_of(model.decoder, structure, structure.stream.index(block) - 1)
-    if neurons is None:
-        raise UsageError(f"the classes of {block} declare no neurons")
-    stream = None
-    if kind in ("vector", "contributions"):
-        stream = terms_of_head(model.decoder, structure)
-    recording = record(model, text, [*neurons.values, *(stream.names() if stream else [])])
-    sizes = {"position": len(recording.ids), "neuron": neurons.down.in_features}
-    sizes |= {"element": model.decoder.config.width, "token": model.decoder.config.vocab_size}
+class NeuronNumbers(NumberGroup):
+    """The numbers of the neurons of each block that declares any."""
 
-    def explain(index: tuple[int, ...]) -> Explained:
-        neuron = NeuronExplainer(recording, neurons, index)
-        if stream is None:
-            return neuron.written(index[2]) if kind == "written" else neuron.vector_norm()
-        if not (trail := stream.trail(neurons.update)):
-            raise UsageError(f"{neurons.update} is not part of the stream that the head reads")
-        _, *norms = trail
-        source = address_of(f"{block}{NEURONS}written", *index[:2], ":")
-        element = index[2] if kind == "vector" else 0
-        steps, after = after_norms(recording.trace, norms, index[0], neuron.vector, source, element)
-        if kind == "vector":
-            vector = torch.from_numpy(neuron.vector)[None]  # (1, D)
-            stored = float(stream.carry(neurons.update, vector, recording.trace, index[0])[0, element])
-            return stored, Working(steps, float(after[element]), 8 * float(np.abs(neuron.vector).max() + abs(stored)))
-        source = address_of(f"{block}{NEURONS}vector", *index[:2], ":")
-        working = dot_product(LogitReadout(recording), (index[0], index[2]), source, after)
-        return working.value, working
+    def __init__(self, model: LanguageModel, structure: Structure):
+        self.decoder, self.structure = model.decoder, structure
+        self.neurons: dict[str, Neurons] = {}
+        for layer, block in enumerate(structure.stream[1:]):
+            if neurons := neurons_of(model.decoder, structure, layer):
+                self.neurons[f"{block}{NEURONS}"] = neurons
+        self.names = [f"{prefix}{kind}" for prefix in self.neurons for kind in KINDS]
 
-    dimensions = KINDS[kind]
-    dtype = torch.float32 if kind == "vector_norm" else torch.float64
-    numbers = NumberKind(dimensions, tuple(sizes[name] for name in dimensions), explain, dtype)
-    return explain_number(recording, {wanted.name: numbers}, wanted, {})
+    @cached_property
+    def stream(self) -> Term:
+        return terms_of_head(self.decoder, self.structure)
+
+    def needs(self, name: str) -> Sequence[str]:
+        prefix, kind = split(name)
+        return [*self.neurons[prefix].values, *(self.stream.names() if kind in AFTER_NORMS else [])]
+
+    def kind(self, recording: RecordedPass, name: str) -> NumberKind:
+        (prefix, kind), config = split(name), recording.config
+        neurons, written = self.neurons[prefix], f"{prefix}written"
+        sizes = {"position": len(recording.ids), "neuron": neurons.down.in_features}
+        sizes |= {"element": config.width, "token": config.vocab_size}
+
+        def explain(index: tuple[int, ...]) -> Explained:
+            neuron = NeuronExplainer(recording, neurons, index)
+            if kind not in AFTER_NORMS:
+                return neuron.written(index[2]) if kind == "written" else neuron.vector_norm()
+            _, *norms = trail_of(self.stream, neurons)
+            element = index[2] if kind == "vector" else 0
+            source = address_of(written, *index[:2], ":")
+            steps, after = after_norms(recording.trace, norms, index[0], neuron.vector, source, element)
+            if kind == "vector":
+                vector = torch.from_numpy(neuron.vector)[None]  # (1, D)
+                stored = float(self.stream.carry(neurons.update, vector, recording.trace, index[0])[0, element])
+                scale = 8 * float(np.abs(neuron.vector).max() + abs(stored))
+                return stored, Working(steps, float(after[element]), scale)
+            source = address_of(f"{prefix}vector", *index[:2], ":")
+            working = dot_product(LogitReadout(recording), (index[0], index[2]), source, after)
+            return working.value, working
+
+        dtype = torch.float32 if kind == "vector_norm" else torch.float64
+        return NumberKind(KINDS[kind], [sizes[dimension] for dimension in KINDS[kind]], explain, dtype)
+
+
+def split(name: str) -> tuple[str, str]:
+    """`trunk.blocks.3.neurons.` and `written`."""
+    block, _, kind = name.partition(NEURONS)
+    return f"{block}{NEURONS}", kind
+
+
+def trail_of(stream: Term, neurons: Neurons) -> list[Term]:
+    if not (trail := stream.trail(neurons.update)):
+        raise UsageError(f"{neurons.update} is not part of the stream that the head reads")
+    return trail
 
 
 class NeuronExplainer:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
-from foretell.insight.address import Address, address_of
-from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
+from foretell.insight.address import address_of
+from foretell.insight.explain.explanation import Explained, NumberGroup, NumberKind
 from foretell.insight.explain.steps import (
     Listing,
     Remark,
@@ -28,19 +31,30 @@ TASK_PROBABILITIES, TASK_MEAN = f"{TASK_HEAD}.probabilities", f"{TASK_HEAD}.mean
 TASK_CONSTANT = f"{TASK_HEAD}.constant"
 
 
-def explain_outcome(recording: RecordedPass, readout: TaskReadout, wanted: Address) -> Explanation:
-    """Explain a number of a task's head.
+class OutcomeNumbers(NumberGroup):
+    """The numbers of a task's head.
 
     `task_head[c]` is an output; the c after the last output is the mean of all. `task_head.difference[c,b]` is the
     difference of two. `task_head.constant` exists for number tasks. `task_head.mean[d]` is the input of a head that
     reads the mean over all positions. Also `task_head.probabilities[c]` and `task_head.weight[c,d]`. For tags, outputs,
     differences and probabilities have the position first.
 
-    An output can be given by name. Raises `UsageError` for an unknown name or index.
+    An output can be given by name.
     """
-    names = [*readout.names, MEAN_OF_LABELS]
-    texts = names[readout.first :] if wanted.name == TASK_WEIGHT else names
-    return explain_number(recording, OutcomeExplainer(recording, readout).kinds(), wanted, {"output": texts})
+
+    def __init__(self, readout: TaskReadout):
+        self.readout = readout
+        of_mean = [TASK_MEAN] if readout.reads_mean else []
+        of_labels = [TASK_PROBABILITIES] if len(readout.names) > 1 else []
+        self.names = [TASK_HEAD, TASK_DIFFERENCE, TASK_WEIGHT, TASK_CONSTANT, *of_mean, *of_labels]
+
+    def needs(self, name: str) -> Sequence[str]:
+        return ()
+
+    def kind(self, recording: RecordedPass, name: str) -> NumberKind:
+        names = [*self.readout.names, MEAN_OF_LABELS]
+        texts = names[self.readout.first :] if name == TASK_WEIGHT else names
+        return replace(OutcomeExplainer(recording, self.readout).kinds()[name], texts={"output": texts})
 
 
 class OutcomeExplainer:
@@ -55,17 +69,14 @@ class OutcomeExplainer:
         W, D = self.readout.weight.shape
         dimensions, dtype = (*["position"] * len(tokens), "output"), self.recording.model.dtype
         num_rows = C + (W > 1)
-        kinds = {
+        return {
             TASK_HEAD: NumberKind(dimensions, (*tokens, num_rows), self.output, dtype, derived=False),
             TASK_DIFFERENCE: NumberKind((*dimensions, "output"), (*tokens, num_rows, num_rows), self.difference, dtype),
             TASK_WEIGHT: NumberKind(("output", "element"), (W, D), self.weight, dtype, derived=False),
             TASK_CONSTANT: NumberKind((), (), self.constant, dtype),
+            TASK_MEAN: NumberKind(("element",), (D,), self.mean, dtype),
+            TASK_PROBABILITIES: NumberKind(dimensions, (*tokens, C), self.probability, dtype),
         }
-        if self.readout.reads_mean:
-            kinds[TASK_MEAN] = NumberKind(("element",), (D,), self.mean, dtype)
-        if C > 1:
-            kinds[TASK_PROBABILITIES] = NumberKind(dimensions, (*tokens, C), self.probability, dtype)
-        return kinds
 
     def output(self, index: tuple[int, ...]) -> Explained:
         """An output, or the mean of all for the index after the last."""

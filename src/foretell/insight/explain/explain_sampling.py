@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -12,7 +12,7 @@ from foretell.config.sampling import SamplingConfig
 from foretell.config.section import make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import FILTERS, SHAPING, make_filters
-from foretell.insight.address import Address, address_of
+from foretell.insight.address import address_of
 from foretell.insight.explain.explain_distribution import (
     FILTERED,
     PROBABILITIES,
@@ -21,7 +21,7 @@ from foretell.insight.explain.explain_distribution import (
     logprobs_of,
     probability_of,
 )
-from foretell.insight.explain.explanation import Explained, Explanation, NumberKind, explain_number
+from foretell.insight.explain.explanation import Explained, NumberGroup, NumberKind
 from foretell.insight.explain.steps import Listing, Working, equals, exponentials_of, scale_of
 from foretell.insight.recorded_pass import Array, RecordedPass, to_array
 from foretell.model.decoder import HEAD
@@ -29,26 +29,34 @@ from foretell.paths import suggest
 
 KEPT = f"{PROBABILITIES}.kept"
 NEXT_MEAN, NEXT_QUANTILE = "next_value.mean", "next_value.quantile"
-OF_SAMPLING = (FILTERED, KEPT, NEXT_MEAN, NEXT_QUANTILE)  # names without their settings
 
 
-def explain_sampling(recording: RecordedPass, wanted: Address, levels: Array | None) -> Explanation:
-    """Explain a number whose name includes settings.
+class SamplingNumbers(NumberGroup):
+    """Numbers with settings in parentheses.
 
     `probabilities.filtered(temperature=0.8,top_k=40)[t,v]`, also with top_p and min_p, is a probability after filters.
     `probabilities.kept(...)[t]` is the sum of the unfiltered probabilities of all tokens that the filters keep.
     `next_value.mean` and `next_value.quantile(0.25)` need levels, the values that the first tokens stand for.
     """
-    name, _, settings = wanted.name.removesuffix(")").partition("(")
-    T, V = len(recording.ids), recording.vocabulary
-    kinds = {
-        FILTERED: NumberKind(("position", "token"), (T, V), partial(filtered_probability, recording, settings)),
-        KEPT: NumberKind(("position",), (T,), partial(kept_probability, recording, settings)),
-    }
-    if levels is not None:
-        next_kind = NumberKind((), (), partial(next_value, recording, levels, settings))
-        kinds |= {NEXT_MEAN: next_kind, NEXT_QUANTILE: next_kind}
-    return replace(explain_number(recording, kinds, Address(name, wanted.index), {}), name=wanted.name)
+
+    has_settings = True
+
+    def __init__(self, levels: Array | None):
+        self.levels = levels
+        self.names = [FILTERED, KEPT, *([] if levels is None else [NEXT_MEAN, NEXT_QUANTILE])]
+
+    def needs(self, name: str) -> Sequence[str]:
+        return ()
+
+    def kind(self, recording: RecordedPass, name: str) -> NumberKind:
+        plain, _, settings = name.removesuffix(")").partition("(")
+        T, V = len(recording.ids), recording.vocabulary
+        if plain == FILTERED:
+            return NumberKind(("position", "token"), (T, V), partial(filtered_probability, recording, settings))
+        if plain == KEPT:
+            return NumberKind(("position",), (T,), partial(kept_probability, recording, settings))
+        assert self.levels is not None, "the others are of a series"
+        return NumberKind((), (), partial(next_value, recording, self.levels, settings))
 
 
 def setting(text: str) -> float:

@@ -2,99 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
 from foretell.insight.explain.explain_distribution import (
     DISTRIBUTION_EXPLAINERS,
+    LOSS,
     stored_in_distribution,
 )
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, divisor_of, norm_explainer
-from foretell.insight.explain.explanation import Explanation, make_explanation
+from foretell.insight.explain.explanation import Explained, NumberGroup, NumberKind
 from foretell.insight.explain.steps import Explainer, Remark, Step, Working
 from foretell.insight.implied_values import implied_values
-from foretell.insight.recorded_pass import RecordedPass, TracedScalar, record, with_token_ids
+from foretell.insight.recorded_pass import RecordedPass, TracedScalar
 from foretell.insight.replacement import STAGES
-from foretell.insight.trace import LISTED
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import HEAD, Decoder
 from foretell.model.description import RETURNED, UNKNOWN_FORMULA
-from foretell.model.structure import Structure, Value, model_structure
-from foretell.paths import suggest
+from foretell.model.structure import Structure, Value
 
 ALIASES = {"logits": HEAD}
 
 
-def explain_recorded(model: LanguageModel, text: str | list[int], parsed: Address) -> Explanation:
-    """Explain a number that the pass records, or that follows from recorded numbers (`implied_values.py`)."""
-    structure = model_structure(model.decoder)
-    values = {**implied_values(structure), **structure.values}
-    wanted = find(parsed, values)
-    value = values[wanted.name]
-    check_explained(model.decoder, structure, value)
-    # The logits of all positions are not recorded; for one position they are computed from the hidden state
-    names = [name for name in operands_of(structure, value) if name != HEAD]
-    return explain_at(record(model, text, names), wanted)
+class RecordedNumbers(NumberGroup):
+    """Numbers that a pass records, or that follow from recorded numbers (`implied_values.py`)."""
+
+    def __init__(self, model: LanguageModel, structure: Structure):
+        self.decoder, self.structure = model.decoder, structure
+        self.values = {**implied_values(structure), **structure.values}
+        self.names = [*self.values, *ALIASES]
+
+    def full_name(self, name: str) -> str:
+        return ALIASES.get(name, name)
+
+    def needs(self, name: str) -> Sequence[str]:
+        check_explained(self.decoder, self.structure, self.values[name])
+        # The logits of all positions are not recorded; for one position they are computed from the hidden state
+        return [each for each in operands_of(self.structure, self.values[name]) if each != HEAD]
+
+    def kind(self, recording: RecordedPass, name: str) -> NumberKind:
+        value = self.values[name]
+
+        def explain(index: tuple[int, ...]) -> Explained:
+            if name == LOSS:
+                check_loss_position(index[0], len(recording.ids))
+            scalar = TracedScalar(value, index)
+            working = explain_scalar(recording, scalar)
+            stored = stored_number(recording, scalar)
+            return working.value if stored is None else stored, working
+
+        dimensions, shape = recording.dimensions(name), shape_of(recording, value)
+        return NumberKind(dimensions, shape, explain, stored_dtype(recording, value), value.is_derived)
 
 
-def find(address: Address, values: Mapping[str, Value]) -> Address:
-    """The address with its full trace name. Raises `UsageError`, with similar names, for an unknown one."""
-    name = ALIASES.get(address.name, address.name)
-    if "*" in name:
-        raise UsageError(f"'{name}' can match several values; one number needs the full name, without a *")
-    if name not in values:
-        near = suggest(name, [*values, *ALIASES]) or LISTED
-        raise UsageError(f"no value is named '{name}'{near}")
-    return Address(name, address.index)
+def is_traced(recording: RecordedPass, value: Value) -> bool:
+    """True for a value in the trace; the logits of all positions are not."""
+    return value.name in recording.structure.values and value.name != HEAD
 
 
-def explain_at(recording: RecordedPass, wanted: Address) -> Explanation:
-    name, dimensions = wanted.name, recording.dimensions(wanted.name)
-    value = recording.value(name)
-    is_traced = name in recording.structure.values and name != HEAD
-    shape = recording.stored(name).shape if is_traced else implied_shape(recording, value)
-    index = resolve_index(with_token_ids(recording.model, wanted, dimensions), dimensions, shape)
-    if name == "loss":
-        check_loss_position(index[0], len(recording.ids))
-    scalar = TracedScalar(value, index)
-    working = explain_scalar(recording, scalar)
-    stored, dtype = stored_number(recording, scalar) or (working.value, torch.float64)
-    meaning = recording.meanings(name, index)
-    return make_explanation(name, index, meaning, (stored, working), dtype, value.is_derived)
+def stored_number(recording: RecordedPass, scalar: TracedScalar) -> float | None:
+    """The stored number; None for an implied number that nothing else computes."""
+    index, formula = scalar.index, scalar.value.formula
+    if is_traced(recording, scalar.value):
+        return float(recording.stored(scalar.name)[index])
+    if scalar.name == HEAD:
+        return float(recording.pass_logits(index[0])[index[1]])
+    if formula == "vector norm":
+        return float(torch.linalg.vector_norm(recording.stored(scalar.source)[index], dtype=torch.float64))
+    if formula == "divisor of a norm":
+        return divisor_of(recording, scalar, float(recording.stored(scalar.source)[index]))
+    return stored_in_distribution(recording, scalar) if scalar.source == HEAD else None
 
 
-def stored_number(recording: RecordedPass, scalar: TracedScalar) -> tuple[float, torch.dtype] | None:
-    """The stored number and its dtype; None for an implied number that nothing else computes."""
-    name, index = scalar.name, scalar.index
-    if name == HEAD:
-        logit = recording.pass_logits(index[0])[index[1]]
-        return float(logit), logit.dtype
-    if name in recording.structure.values:
-        stored = recording.stored(name)
-        return float(stored[index]), stored.dtype
-    if scalar.source == HEAD:
-        number = stored_in_distribution(recording, scalar)
-        return None if number is None else (number, torch.float64)
-    if scalar.value.formula == "vector norm":
-        vector = recording.stored(scalar.source)[index]
-        return float(torch.linalg.vector_norm(vector, dtype=torch.float64)), torch.float64
-    if scalar.value.formula == "divisor of a norm":
-        spread = recording.stored(scalar.source)
-        return divisor_of(recording, scalar, float(spread[index])), spread.dtype
-    return None
+def stored_dtype(recording: RecordedPass, value: Value) -> torch.dtype:
+    if value.name == HEAD:
+        return recording.hidden.dtype
+    if value.formula == "divisor of a norm":
+        return recording.stored(value.reads[0]).dtype
+    return recording.stored(value.name).dtype if is_traced(recording, value) else torch.float64
 
 
-def implied_shape(recording: RecordedPass, value: Value) -> tuple[int, ...]:
-    """The shape of an implied value, or of the logits (T, V), without the batch row; from the values that it reads."""
-    if value.reads[0] == HEAD or value.name == HEAD:
-        columns = recording.config.vocab_size if value.name == HEAD else recording.vocabulary
-        whole: tuple[int, ...] = (len(recording.ids), columns)
-    else:
-        whole = (*recording.stored(value.reads[0]).shape, recording.config.head_width)
+def shape_of(recording: RecordedPass, value: Value) -> Sequence[int]:
+    """The shape of a value without the batch row; of an implied value from the values that it reads."""
+    if is_traced(recording, value):
+        return recording.stored(value.name).shape
+    whole = [len(recording.ids), recording.config.vocab_size if value.name == HEAD else recording.vocabulary]
+    if HEAD not in (value.name, value.reads[0]):
+        whole = [*recording.stored(value.reads[0]).shape, recording.config.head_width]
     return whole[: len(recording.dimensions(value.name))]
 
 

@@ -1,24 +1,27 @@
-"""`Explanation` of one number; and explanations of numbers that have an address but no trace name."""
+"""`Explanation` of one number, and the numbers of a pass by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from foretell.device import dtype_name
 from foretell.errors import UsageError
-from foretell.insight.address import Address, Dimensions, address_of, resolve_index
+from foretell.insight.address import Address, Dimensions, address_of, parse_address, resolve_index
 from foretell.insight.explain.steps import Step, Working, plain
-from foretell.insight.recorded_pass import RecordedPass, with_token_ids
+from foretell.insight.recorded_pass import RecordedPass, Texts, record, with_token_ids
+from foretell.insight.trace import LISTED
+from foretell.language_model import LanguageModel
+from foretell.model.structure import Structure
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 
 Explained = tuple[float, Working]  # the stored number, and the steps that compute it
-Texts = Mapping[str, Sequence[str]]  # texts for the indices of a dimension, such as the labels of outputs
 # In epsilons of the stored value's dtype, times the scale of the working. Over every name of the tested configurations
 # at random indices, the largest measured difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
 ROUNDING = 4
@@ -102,35 +105,71 @@ def make_explanation(
 
 @dataclass(frozen=True)
 class NumberKind:
-    """Numbers of one name: the meanings and sizes of their indices, and a function that explains one."""
+    """Numbers of one name in a pass: the meanings and sizes of their indices, and a function that explains one.
+
+    texts: of the indices of a dimension. context: what the numbers belong to, in words.
+    """
 
     dimensions: Dimensions
-    sizes: tuple[int, ...]
+    sizes: Sequence[int]
     explain: Callable[[tuple[int, ...]], Explained]
     dtype: torch.dtype = torch.float64
     derived: bool = True
+    texts: Texts = field(default_factory=dict)
+    context: str = ""
 
 
-def explain_number(
-    recording: RecordedPass, kinds: Mapping[str, NumberKind], wanted: Address, texts: Texts
-) -> Explanation:
-    """The explanation of a number of one of the kinds, by name. An index can be given as its text.
+class NumberGroup(ABC):
+    """Numbers of a model's passes with something in common. names: all their names."""
 
-    Raises `UsageError` for an unknown name, text or index.
-    """
-    if wanted.name not in kinds:
-        raise UsageError(f"no value is named '{wanted.name}'{suggest(wanted.name, [*kinds])}")
-    kind = kinds[wanted.name]
+    names: Collection[str]
+    has_settings = False  # True: settings in parentheses can follow a name
+
+    def full_name(self, name: str) -> str:
+        """The name for another spelling of it."""
+        return name
+
+    @abstractmethod
+    def needs(self, name: str) -> Sequence[str]:
+        """The values that a pass must record. Raises `UsageError` for a name whose numbers have no explanation."""
+
+    @abstractmethod
+    def kind(self, recording: RecordedPass, name: str) -> NumberKind:
+        """The numbers of a name in a pass that has recorded what they need."""
+
+
+class Numbers:
+    """All numbers of a model's passes, by name."""
+
+    def __init__(self, model: LanguageModel, structure: Structure, groups: Sequence[NumberGroup]):
+        self.model, self.structure = model, structure
+        self.groups = {name: group for group in reversed(groups) for name in group.names}
+
+    def explain(self, text: str | list[int], address: str) -> Explanation:
+        """Explain one number of the pass over a text or ids. Raises `UsageError` for an unknown name or index."""
+        wanted = parse_address(address)
+        group = self.find(wanted.name)
+        name = group.full_name(wanted.name)
+        recording = record(self.model, text, group.needs(name), structure=self.structure)
+        return explain_number(recording, group.kind(recording, name), Address(name, wanted.index))
+
+    def find(self, name: str) -> NumberGroup:
+        if "*" in name:
+            raise UsageError(f"'{name}' can match several values; one number needs the full name, without a *")
+        plain, settings, _ = name.partition("(")
+        group = self.groups.get(plain)
+        if group is None or (settings and not group.has_settings):
+            raise UsageError(f"no value is named '{name}'{suggest(name, [*self.groups]) or LISTED}")
+        return group
+
+
+def explain_number(recording: RecordedPass, kind: NumberKind, wanted: Address) -> Explanation:
+    """The explanation of a number. An index can be given as its text. Raises `UsageError` for an unknown one."""
     ids = with_token_ids(recording.model, wanted, kind.dimensions).index
-    given = [index_of(*pair, texts) for pair in zip(kind.dimensions, ids, strict=False)]
+    given = [index_of(*pair, kind.texts) for pair in zip(kind.dimensions, ids, strict=False)]
     address = Address(wanted.name, (*given, *ids[len(given) :]))
     index = resolve_index(address, kind.dimensions, kind.sizes)
-    of_token = {"position": recording.token, "source": recording.token, "token": recording.named}
-    text_of = of_token | {dimension: known.__getitem__ for dimension, known in texts.items()}
-    meaning = tuple(
-        f"{dimension} {entry} {text_of[dimension](entry)}" if dimension in text_of else f"{dimension} {entry}"
-        for dimension, entry in zip(kind.dimensions, index, strict=True)
-    )
+    meaning = [*([kind.context] if kind.context else []), *recording.meanings(kind.dimensions, index, kind.texts)]
     return make_explanation(wanted.name, index, meaning, kind.explain(index), kind.dtype, kind.derived)
 
 

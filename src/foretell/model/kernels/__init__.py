@@ -7,6 +7,7 @@ from foretell.model.kernels.fast_decoder import (
     compile_kernels,
     compiled_softmax_sums,
     is_compiling,
+    is_small,
     needed_kernels,
     prepare_for_generation,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "compile_kernels",
     "compiled_softmax_sums",
     "is_compiling",
+    "is_small",
     "needed_kernels",
     "prepare_for_generation",
     "strict_copy",

@@ -1,6 +1,6 @@
 """A decoder prepared for generation, with the forms of its layers and blocks that are fastest on this machine.
 
-Packed weights take as much memory again, until the generation ends.
+Packed weights take as much memory again, as long as the decoder lives.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from foretell.device import memory_of
 from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
-from foretell.model.surgery import copy_with, is_compiled
+from foretell.model.surgery import is_compiled
 
 MAX_ROWS = 64  # with more, arithmetic takes longer than reading, and torch is as fast or faster
 MIN_TOKENS = 32  # packing takes about as long as ten steps
+SMALL = 2**26  # bytes of weights; with more, a pass of plain int8 or int4 takes longer than packing
+KEPT = "foretell.model.kernels.kept_form"
 KERNELS = "foretell.model.kernels.fast_linear"
-BLOCKS = "foretell.model.kernels.fused_block"
 PASS = "foretell.model.kernels.fused_pass"
 SOFTMAX = "foretell.model.kernels.softmax_sums"
 WARMING = "foretell.model.kernels.warming"
@@ -35,19 +36,17 @@ logger = logging.getLogger(__name__)
 def prepare_for_generation(decoder: Decoder, max_tokens: int | None = None, wait: bool = False) -> Decoder:
     """A copy of the decoder with faster kernels, or the decoder itself if that is not worthwhile.
 
-    The copy shares weights and hooks. The decoder does not change, so concurrent calls of it give the same bits. wait:
-    compile missing kernels first; otherwise a background process compiles them, and this copy is packed for oneDNN.
+    The copy shares weights and hooks. It is kept until the decoder changes, so the next call returns it. The decoder
+    does not change, so concurrent calls of it give the same bits. wait: compile missing kernels first; otherwise a
+    background process compiles them, and this copy is packed for oneDNN.
     """
-    if is_in_shards(decoder) or is_torch_compiled(decoder):
-        return decoder
-    if not is_worthwhile(decoder, max_tokens):
+    if is_in_shards(decoder) or is_torch_compiled(decoder) or not is_worthwhile(decoder, max_tokens):
         return decoder
     if not has_numba():
         tell_once(NOTE)
-        return importlib.import_module(WITHOUT_NUMBA).with_packed_weights(decoder)
-    if not importlib.import_module(WARMING).are_ready(decoder, wait):
-        return importlib.import_module(WITHOUT_NUMBA).with_packed_weights(decoder)
-    return importlib.import_module(PASS).fused_decoder(copy_with(decoder, fast_forms(decoder)))
+    is_compiled = has_numba() and importlib.import_module(WARMING).are_ready(decoder, wait)
+    make: Any = importlib.import_module(PASS if is_compiled else WITHOUT_NUMBA)
+    return importlib.import_module(KEPT).kept_form(decoder, make.prepared_decoder)
 
 
 def is_in_shards(decoder: Decoder) -> bool:
@@ -56,11 +55,20 @@ def is_in_shards(decoder: Decoder) -> bool:
 
 
 def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
-    """True on a CPU if enough tokens will be generated, and there is memory for a copy of the weights."""
-    if decoder.device.type != "cpu" or (max_tokens is not None and max_tokens < MIN_TOKENS):
+    """True on a CPU if enough numbers will be read to generate, and there is memory for a copy of the weights."""
+    if decoder.device.type != "cpu":
         return False
-    needed = sum(tensor.nbytes for tensor in (*decoder.parameters(), *decoder.buffers()))
-    return needed < memory_of(decoder.device) / 4
+    is_short = max_tokens is not None and max_tokens < MIN_TOKENS and is_small(decoder)
+    return not is_short and weight_bytes(decoder) < memory_of(decoder.device) / 4
+
+
+def is_small(decoder: Decoder) -> bool:
+    """True if the plain modules read a few tokens in less time than numba takes to be imported."""
+    return weight_bytes(decoder) < SMALL
+
+
+def weight_bytes(decoder: Decoder) -> int:
+    return sum(tensor.nbytes for tensor in (*decoder.parameters(), *decoder.buffers()))
 
 
 def is_torch_compiled(decoder: Decoder) -> bool:
@@ -113,15 +121,3 @@ def compiled_softmax_sums() -> Callable[..., Any] | None:
 def tell_once(note: str) -> None:
     """Log a note, once per process."""
     logger.warning(note)
-
-
-def fast_forms(decoder: Decoder) -> dict[str, nn.Module]:
-    """The blocks and layers that have a faster form in numba on this machine, by path."""
-    kernels: Any = importlib.import_module(KERNELS)
-    blocks: Any = importlib.import_module(BLOCKS)
-    forms: dict[str, nn.Module] = {}
-    for path, module in list(decoder.named_modules())[1:]:
-        if not any(path.startswith(f"{above}.") for above in forms):  # blocks precede their layers
-            form = kernels.fast_form(blocks.fused_form(module))
-            forms |= {path: form} if form is not module else {}
-    return forms

@@ -19,9 +19,9 @@ from foretell.model.cpu_matmul import CPULinear, CPUTiedHead, is_bfloat16_slow
 from foretell.model.decoder import TiedHead
 from foretell.model.dispatch import plain_form
 from foretell.model.kernels.fast_decoder import MAX_ROWS
+from foretell.model.kernels.gradients import with_gradient_of
 from foretell.model.kernels.matmul import Matmul, make_matmul
 from foretell.model.kernels.packing import LANES, PackedMatrix, pack_floats, pack_int4, pack_int8
-from foretell.model.kernels.strict import with_gradient_of
 from foretell.model.kernels.vectors import HAS_FLOAT16
 from foretell.model.quantization import unpack_int4
 from foretell.model.quantized_linear import (

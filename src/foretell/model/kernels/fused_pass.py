@@ -19,8 +19,8 @@ from foretell.model.cache import KVView
 from foretell.model.decoder import Decoder, TokenAndPositionEmbedding, TokenEmbedding, last_indices, rows_at_once
 from foretell.model.dropout import Dropout
 from foretell.model.kernels.fast_decoder import MAX_ROWS
-from foretell.model.kernels.fast_linear import FastForward, Sources
-from foretell.model.kernels.fused_block import Ends, FusedForward, Parts, Step, run_pass
+from foretell.model.kernels.fast_linear import FastForward, Sources, fast_form
+from foretell.model.kernels.fused_block import Ends, FusedForward, Parts, Step, fused_form, run_pass
 from foretell.model.kernels.fused_norm import NORMS, FusedNorm, can_watch, few_rows_norm
 from foretell.model.kernels.matmul import padded_rows, scratch_per_row
 from foretell.model.kernels.pass_program import EMBEDDING, HEAD
@@ -148,6 +148,16 @@ class FusedDecoder(RefersToHooks, Decoder):
         """Watch the hooks of this copy."""
         self.fused = copy.copy(self.fused)
         self.fused.watch(self)
+
+
+def prepared_decoder(decoder: Decoder) -> Decoder:
+    """A copy of a decoder with the blocks and layers that have a faster form on this machine, fused if possible."""
+    forms: dict[str, nn.Module] = {}
+    for path, module in list(decoder.named_modules())[1:]:
+        if not any(path.startswith(f"{above}.") for above in forms):  # blocks precede their layers
+            form = fast_form(fused_form(module))
+            forms |= {path: form} if form is not module else {}
+    return fused_decoder(copy_with(decoder, forms))
 
 
 def fused_decoder(decoder: Decoder) -> Decoder:

@@ -58,7 +58,7 @@ class PackedTiedHead(PackedForward, CPUTiedHead):
 PACKED: dict[type[nn.Module], type[PackedForward]] = {nn.Linear: PackedLinear, TiedHead: PackedTiedHead}
 
 
-def with_packed_weights(decoder: Decoder) -> Decoder:
+def prepared_decoder(decoder: Decoder) -> Decoder:
     """A copy of the decoder with packed linear layers, or the decoder itself if oneDNN does not support its weights."""
     weight = next(decoder.parameters())
     is_supported = torch.backends.mkldnn.is_available() and PRECISIONS.get(weight.dtype, lambda: False)()

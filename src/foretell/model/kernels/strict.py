@@ -10,11 +10,10 @@ the plain layers' gradients at the same inputs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from foretell.errors import UsageError
 from foretell.model.attention import EagerAttention, SDPAttention
@@ -55,29 +54,6 @@ def strict_copy(decoder: Decoder) -> Decoder:
         elif isinstance(module, WITHOUT_STRICT_FORM) or is_unknown(module):
             raise UsageError(f"'{path}' is a {type(module).__name__}, which has no strict form")
     return copy_with(decoder, forms)
-
-
-class ValueWithGradient(torch.autograd.Function):
-    """A value with the gradient of another computation of it."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, plain: Tensor) -> Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    # pyrefly: ignore[bad-override]
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
-        return None, grad_outputs[0]
-
-
-def with_gradient_of(plain: Callable[..., Tensor], kernel: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    """The result of a kernel without a backward pass; where a gradient is needed, the plain form is computed too."""
-    with torch.no_grad():
-        value = kernel(*inputs)
-    if not torch.is_grad_enabled():
-        return value
-    expected = plain(*inputs)
-    return ValueWithGradient.apply(value, expected) if expected.requires_grad else value
 
 
 def strict_form(module: nn.Module) -> nn.Module:

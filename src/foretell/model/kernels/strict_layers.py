@@ -16,7 +16,7 @@ from foretell.activations import SameActivation, activation_name
 from foretell.model.attention import SDPAttention
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.block_attention import CachedRow, attend
-from foretell.model.kernels.strict import with_gradient_of
+from foretell.model.kernels.gradients import with_gradient_of
 from foretell.model.kernels.threads import CALL, claim, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS, activate
 from foretell.model.mask import Mask
