@@ -29,6 +29,7 @@ ALLOWED = {
     "cli/serve.py": ["webbrowser.open"],  # a page, not a file
     "typesetting/html.py": ["files('foretell.typesetting').joinpath('page.css').read_text"],
     "insight/page/write_page.py": ["FOLDER.joinpath(name).read_text"],
+    "serving/status.py": ["file.read_text"],
     "model/kernels/compiling.py": ["file.read_bytes"],
     # files of the system, and descriptors
     "device.py": ["path.read_text"],
