@@ -44,7 +44,9 @@ def test_files_and_folders_are_trained_on_and_copied(foretell):
     record = Path("runs/f/run.json").read_text()
     assert json.loads(record)["data"] == given[:2]
     Path("one/days.csv").unlink()
-    kept = ForecastTraining(ForecastRequest(out=Path("runs/f"))).reopen(Run.open(Path("runs/f")), json.loads(record))
+    kept = ForecastTraining(ForecastRequest(out=Path("runs/f"))).reopen(
+        Run.open(Path("runs/f")), Run.open(Path("runs/f")).record()
+    )
     assert [each.unique_id for each in kept] == ["days/a", "other/a"]
     outcome = foretell("forecast", "runs/f", "two", "--horizon", "1", "--samples", "2").succeeds()
     assert [line.split(",")[0] for line in outcome.out.splitlines()] == ["unique_id", "a"]

@@ -174,7 +174,7 @@ def test_a_model_goes_on_with_a_text_shorter_than_its_context(foretell, tmp_path
     for name in ("x", "cut"):
         outcome = foretell("train", "short.txt", *options, "--out", name).succeeds()
     assert "window      17 tokens per row, all of a text shorter than the context of 32" in outcome.err
-    assert "1 rows per step" in outcome.err
+    assert "1 row per step" in outcome.err
     record = json.loads(Path("x/run.json").read_text())
     assert record["config"]["data"]["window_length"] == 17
     assert len(foretell("train", "--show-batch", 4, "--out", "x", "--json").json["rows"][0]["tokens"]) == 18

@@ -24,10 +24,10 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 
 MOST_LINES = {
-    "foretell.model.decoder": 2_377,
+    "foretell.model.decoder": 2_379,
     "foretell.training.loop": 2_899,
-    "foretell.pretraining.pretrain": 14_819,
-    "foretell.insight.explain.explain_value": 12_314,
+    "foretell.pretraining.pretrain": 14_821,
+    "foretell.insight.explain.explain_value": 12_305,
 }
 
 

@@ -77,6 +77,9 @@ class FlagKind(Kind):
     def cells(self, prediction: FlagPrediction | None) -> dict[str, Any]:
         return {self.predicted: prediction and prediction.probability}
 
+    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return (self.name,)
+
 
 @pytest.fixture(autouse=True)
 def flag(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -129,7 +130,8 @@ class Decoder(DropoutHost):
     @property
     def device(self) -> torch.device:
         """The device of the token embedding."""
-        return next(iter(self.embed.token.state_dict().values())).device
+        token = self.embed.token  # not its state_dict, before which fully_shard takes gathered weights away
+        return next(chain(token.parameters(), token.buffers())).device
 
     def forward(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
         """Logits (B, T, V) for the token after each of ids (B, T); without `kv`, each row is a separate sequence."""

@@ -54,7 +54,7 @@ class QuantizedMatrix(nn.Module):
 
     def __init__(self, stored: Mapping[str, Tensor], dtype: torch.dtype = torch.float32):
         super().__init__()
-        self.dtype = dtype
+        self._dtype = dtype
         for name in BUFFERS:
             self.register_buffer(name, stored.get(name))
 
@@ -64,11 +64,16 @@ class QuantizedMatrix(nn.Module):
         return form.empty(*weight.shape) if weight.is_meta else cls.quantize(weight, form.group)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
         kept = dict(self._buffers)
         super()._apply(fn, recurse)
         self._buffers |= {name: None if old is None else without_cast(fn, old) for name, old in kept.items()}
         return self
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of dequantised rows; float64 in a pass whose scales are in float64."""
+        return torch.float64 if self.scales.dtype == torch.float64 else self._dtype
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         """Rows (..., I), rounded once to a dtype."""

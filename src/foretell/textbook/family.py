@@ -17,11 +17,11 @@ from safetensors import SafetensorError, deserialize
 
 from foretell.activations import ACTIVATIONS
 from foretell.config.model import ModelConfig
+from foretell.config.rotary import frequency
 from foretell.errors import CheckpointError, ContextLengthError, UsageError, did_you_mean
 from foretell.files import open_regular
 from foretell.norms import NORMS
 from foretell.textbook.attention import Matrix, Vector, softmax
-from foretell.textbook.rotary import frequency
 from foretell.textbook.transformer import check_token, sinusoidal_encoding
 from foretell.weight_shapes import weight_shapes
 

@@ -99,7 +99,7 @@ def pack_weights(decoder: Decoder, family: Family, precision: str) -> dict[str, 
         for name, tensor in iter_theirs(family, decoder.config, weights)
     }
     divisors = frequency_divisors(decoder.config)
-    return packed if divisors is None else {**packed, FREQUENCIES: PackedTensor("F32", torch.from_numpy(divisors))}
+    return packed if divisors is None else {**packed, FREQUENCIES: PackedTensor("F32", torch.tensor(divisors))}
 
 
 def precision_of(name: str, shape: tuple[int, ...], wanted: str) -> str:

@@ -7,21 +7,21 @@ entry in `ARCHITECTURES`, or in `READABLE` if it is not written. Absent fields h
 from __future__ import annotations
 
 import math
+import statistics
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from foretell.config.model import ModelConfig
+from foretell.config.rotary import frequency
 from foretell.convert.config_json import SHARE, read_settings, write_settings
 from foretell.convert.families import BLOCK, GPT2, LLAMA, PHI3, QKV, QWEN2, QWEN3, choose_family
 from foretell.convert.family import Family, Field, Permute, PermuteRotated, Rope, Row, Split
 from foretell.convert.gguf.header import ARCHITECTURE
 from foretell.errors import ConfigError
 from foretell.safetensors_header import StoredTensor
-from foretell.textbook.attention import Vector
-from foretell.textbook.rotary import frequency
 
 # Fields that are not written, because llama.cpp infers them: (the tensor that implies it, the value if it is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {
@@ -209,7 +209,15 @@ def decimal(value: Any) -> Any:
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     candidates = (float(f"{value:.{digits}g}") for digits in range(6, 10))  # 9 digits determine a float32
-    return next((each for each in candidates if np.float32(each) == np.float32(value)), value)
+    return next((each for each in candidates if to_float32(each) == to_float32(value)), value)
+
+
+def to_float32(value: float) -> float:
+    """The nearest float32; infinite beyond the largest."""
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def is_read(family: Family, name: str) -> bool:
@@ -257,11 +265,11 @@ def llama3_scaling(config: ModelConfig, divisors: Sequence[float]) -> dict[str, 
     pairs, factor = range(config.rotary_width // 2), max(divisors, default=0.0)
     if len(divisors) != len(pairs) or not 1 < factor < 1e6:
         raise ConfigError(f"'{FREQUENCIES}' does not have {len(pairs)} divisors of frequencies")
-    cycles = np.array([frequency(config, pair) / (2 * np.pi) for pair in pairs])  # per position
-    smooth = (1 / np.array(divisors) - 1 / factor) / (1 - 1 / factor)
-    is_between = (smooth > 1e-6) & (smooth < 1 - 1e-6)
-    if is_between.sum() >= 2:
-        slope, intercept = np.polyfit(cycles[is_between], smooth[is_between], 1)
+    cycles = [frequency(config, pair) / (2 * math.pi) for pair in pairs]  # per position
+    smooth = [(1 / divisor - 1 / factor) / (1 - 1 / factor) if divisor else 0.0 for divisor in divisors]
+    between = [(x, y) for x, y in zip(cycles, smooth, strict=True) if 1e-6 < y < 1 - 1e-6]
+    if len(between) >= 2:
+        slope, intercept = statistics.linear_regression(*zip(*between, strict=True))
         if slope > 0 > intercept:
             return {  # `check_divisors` compares all divisors
                 "type": "llama3",
@@ -280,14 +288,14 @@ def check_divisors(config: ModelConfig, divisors: Sequence[float] | None) -> Non
         return
     if expected is None or divisors is None or len(divisors) != len(expected):
         raise ConfigError(f"'{FREQUENCIES}' does not belong to the scaling of the rotary frequencies")
-    if not np.allclose(expected, divisors, rtol=1e-5):
+    if not all(map(partial(math.isclose, rel_tol=1e-5), expected, divisors)):
         raise ConfigError(f"'{FREQUENCIES}' is wrong: Llama 3.1's scaling has other divisors")
 
 
-def frequency_divisors(config: ModelConfig) -> Vector | None:
-    """The divisor of each rotary frequency for llama.cpp (E/2), float32; None without Llama 3.1's scaling."""
+def frequency_divisors(config: ModelConfig) -> list[float] | None:
+    """The divisor of each rotary frequency for llama.cpp, E/2 of them; None without Llama 3.1's scaling."""
     if config.rope_scaling is None or config.rope_scaling.type != "llama3":
         return None
     plain = config.replaced(rope_scaling=None)
     pairs = range(config.head_width // 2)
-    return np.array([frequency(plain, pair) / frequency(config, pair) for pair in pairs], dtype=np.float32)
+    return [frequency(plain, pair) / frequency(config, pair) for pair in pairs]

@@ -23,7 +23,7 @@ from foretell.insight.contributions import record_contributions
 from foretell.insight.readout import LogitReadout
 from foretell.insight.recorded_pass import choose_token
 from foretell.insight.replacement import replaced_names
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, decoder_of
 from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted
 from foretell.typesetting.html import Shown
 from foretell.typesetting.numbers import signed
@@ -106,7 +106,7 @@ def direct_logit_attribution(
     value of the stream, that value is one part. Raises `UsageError` if the parts do not add up to the logit because a
     trace replaces a value between them and the logit.
     """
-    replaced = sorted(replaced_names(model.decoder))
+    replaced = sorted(replaced_names(decoder_of(model)))
     numbers = record_contributions(model, text, replaced=replaced)
     recording, readout = numbers.recording, LogitReadout(numbers.recording)
     at = recording.position(at)

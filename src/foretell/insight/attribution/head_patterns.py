@@ -16,7 +16,7 @@ from torch import Tensor
 from foretell.errors import UsageError
 from foretell.insight.layers import encoder_weights, memory_weights_of, weights_of
 from foretell.insight.recorded_pass import record
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, decoder_of
 from foretell.model.structure import Value, model_structure
 from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Part, Table, ending, fitting, quoted
 from foretell.typesetting.html import Shown
@@ -167,7 +167,7 @@ MEANS = "Means are over all query tokens but the first, which can attend to itse
 @torch.inference_mode()
 def head_patterns(model: LanguageModel, text: str) -> HeadPatterns:
     """The attention weights of every head over a text, in one pass."""
-    structure = model_structure(model.decoder)
+    structure = model_structure(decoder_of(model))
     names = [weights_of(model.decoder, structure, layer).name for layer in range(len(structure.stream) - 1)]
     recording = record(model, text, names, structure=structure)
     recording.next_logits(-1)  # refuses a pass whose numbers are not finite

@@ -17,7 +17,7 @@ from torch import Tensor
 from foretell.errors import check_count
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.recorded_pass import record
-from foretell.language_model import LanguageModel, TokenProbability
+from foretell.language_model import LanguageModel, TokenProbability, decoder_of
 from foretell.model.decoder import Decoder, check_logits
 from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, quoted
@@ -109,7 +109,7 @@ class LogitLens(Shown):
 def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int = 3) -> LogitLens:
     """The readings after the embedding and after each block of one pass, at position `at` or at all (None)."""
     check_count("top", top)
-    structure = model_structure(model.decoder)
+    structure = model_structure(decoder_of(model))
     recording = record(model, text, structure.stream, structure=structure)
     positions = list(range(len(recording.ids))) if at is None else [recording.position(at)]
 

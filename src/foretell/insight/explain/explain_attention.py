@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from foretell.config.rotary import frequency
 from foretell.insight.address import address_of
 from foretell.insight.explain.steps import (
     DIGITS,
@@ -22,7 +23,6 @@ from foretell.insight.explain.steps import (
     unchanged,
 )
 from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
-from foretell.textbook.rotary import frequency
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
 ROTATION = "rotation angle"  # the formula of the cosines and sines

@@ -16,13 +16,13 @@ const AXES = [["heads", 1], ["positions", -2], ["neurons", -1]];
 // The imports, and the model as the page has it: a translation model, one with the head of a task, or a forecaster.
 function modelOf({ source, text, others, appended }, { outcomes, hasLevels }, model, given) {
   if (source) return `from foretell.translation.translator import load_translator\n\nmodel = load_translator(${literal(model)}).given(${literal(source)})  ${given}`;
-  if (outcomes) return `from foretell.finetuning.label_attribution import outcomes_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)})${others.length ? `, ${literal(others)}` : ""}${outcomes.first ? `, shown=${outcomes.first}` : ""})  ${given}`;
+  if (outcomes) return `from foretell.finetuning.label_attribution import readout_of\nfrom foretell.finetuning.predict import as_task_input\n\nmodel = as_task_input(foretell.load(${literal(model)})${others.length ? `, ${literal(others)}` : ""}${outcomes.first ? `, shown=${outcomes.first}` : ""})  ${given}`;
   if (hasLevels) return `from foretell.forecasting.forecaster import load_forecaster\nfrom foretell.forecasting.value_model import reading_values\n\nmodel = reading_values(load_forecaster(${literal(model)}), ${literal(text)}${appended.length ? `, read_after=${appended.length}` : ""})  ${given}`;
   return `\nmodel = foretell.load(${literal(model)})  ${given}`;
 }
 
 // Prints the labels with their probabilities, or the number.
-const outcome = ({ names, kind }, text) => `outcomes = outcomes_of(model, ${literal(text)})
+const outcome = ({ names, kind }, text) => `outcomes = readout_of(model, ${literal(text)})
 outputs = outcomes.read(model.decoder, hidden).double()
 ${kind === "tags" ? `for token, shares in zip(model.texts_of(ids), outputs.softmax(-1), strict=True):
     print(f"{shares.max():.4f}", repr(outcomes.names[shares.argmax()]), repr(token))` : names.length > 1 ? `for name, share in zip(outcomes.names, outputs.softmax(0).tolist(), strict=True):
