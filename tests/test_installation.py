@@ -12,7 +12,7 @@ from foretell import installation
 
 def test_every_extra_for_users_is_listed_and_missing_packages_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     found = installation.extras()
-    assert {"plot", "hub", "gguf", "data", "constrain"} <= set(found)
+    assert {"plot", "hub", "data", "constrain"} <= set(found)
     assert not {"dev", "oracles", "all"} & set(found)
     monkeypatch.setattr(installation, "version_of", lambda name: None if name == "pyarrow" else "1")
     assert not installation.extras()["data"]
