@@ -16,6 +16,7 @@ from torch import Tensor
 
 from foretell.config.model import ModelConfig
 from foretell.config.quantization import QuantizationConfig, Scheme
+from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted
@@ -27,8 +28,7 @@ from foretell.model.kernels import strict_copy
 from foretell.model.quantized_linear import count_weights, plain_weights
 from foretell.model.surgery import copy_with
 from foretell.saved_model.config_file import DECODER, NO_TOKENIZER, QUANTIZATION, TOKENIZER, command_of
-from foretell.saved_model.layer_parts import QuantizationPart, merge_adapters
-from foretell.saved_model.part import DecoderPart, Part, TokenizerPart
+from foretell.saved_model.part import DecoderPart, Part, TokenizerPart, merge_adapters
 from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, save_parts
 from foretell.text import Tokenizer, id_tokenizer
 from foretell.text.tokenizer import ALLOW_SPECIAL
@@ -201,7 +201,7 @@ class LanguageModel:
     def quantization(self) -> QuantizationConfig | None:
         """The settings of quantised weights; None for a model with floating-point weights."""
         part = self.parts.get(QUANTIZATION)
-        return part.settings if isinstance(part, QuantizationPart) else None
+        return None if part is None else make_section(QuantizationConfig, part.config(), QUANTIZATION)
 
     def quantize(self, to: Scheme, group: int | None = None, keep: Sequence[str] = (), head: Scheme = "int8") -> Self:
         """A new model with weights rounded to int8 or int4; this one stays as it is.
@@ -223,10 +223,9 @@ class LanguageModel:
 
     def quantized_in_place(self, settings: QuantizationConfig) -> Self:
         """Round the weights in place and return the model. For loading: memory never holds all weights twice."""
-        from foretell.model.quantize_decoder import quantize_decoder
+        from foretell.saved_model.layer_parts import quantize_in_place
 
-        quantize_decoder(self.decoder, settings)
-        return replace(self, parts={**self.parts, QUANTIZATION: QuantizationPart(settings)})
+        return replace(self, parts={**self.parts, QUANTIZATION: quantize_in_place(self.decoder, settings)})
 
     def strict(self) -> Self:
         """The same model with strict forms of its layers, whose logits do not depend on the batch: the same bits for a

@@ -20,7 +20,7 @@ from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.quantize_decoder import make_quantization
 from foretell.saved_model.config_file import is_own
-from foretell.saved_model.layer_parts import merge_adapters
+from foretell.saved_model.part import merge_adapters
 
 ABSURD, ROWS_READ = 1e6, 8
 

@@ -26,8 +26,8 @@ FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 MOST_LINES = {
     "foretell.model.decoder": 2_379,
     "foretell.training.loop": 2_899,
-    "foretell.pretraining.pretrain": 14_821,
-    "foretell.insight.explain.explain_value": 12_305,
+    "foretell.pretraining.pretrain": 14_831,
+    "foretell.insight.explain.explain_value": 11_945,
 }
 
 

@@ -16,9 +16,11 @@ from foretell.config.model import ModelConfig
 from foretell.data.learned import NOT_LEARNED
 from foretell.data.rows import PackedRows, PaddedRows
 from foretell.errors import CheckpointError, ConfigError, DataError
+from foretell.finetuning.chat_data import ChatData, EncodedConversation
 from foretell.finetuning.chat_evaluation import ANSWER_TOKENS, evaluate_chats
 from foretell.finetuning.chat_task import ChatTask, replay_batch
 from foretell.finetuning.chat_tuning import DEFAULT_EPOCHS, ChatRequest, ChatTraining
+from foretell.finetuning.conversations import Conversation
 from foretell.finetuning.request import FEWEST_STEPS
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
@@ -29,6 +31,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.session.start import Start
 from foretell.text import train_tokenizer
+from foretell.text.chat_template import ChatTokens, Message
 from foretell.training.objective import Objective
 
 WORDS = {"cat": "mat", "dog": "log", "hen": "den", "fox": "box", "owl": "bowl"}
@@ -168,6 +171,17 @@ def test_the_record_names_model_template_and_data(tuned, small, chats):
 def test_samples_are_questions_held_out_with_answers(tuned):
     text = (tuned.run.samples / f"step-{STEPS:06d}.txt").read_text(encoding="utf-8")
     assert "<|im_start|>assistant\n" in text
+
+
+def test_conversations_are_the_same_after_writing(small, tmp_path):
+    messages = (Message("user", "the cat?"), Message("assistant", "mat."))
+    chats = [ChatTokens([1, 2, 3], [False, True, True]), ChatTokens([4, 5], [False, True])]
+    conversations = [EncodedConversation(Conversation(messages, "line 1"), [chat]) for chat in chats]
+    data = ChatData.write(tmp_path, small.tokenizer, conversations, conversations[:1])
+    for opened in (data, ChatData.open(tmp_path, small.tokenizer, data.digest)):
+        for rows, expected in ((opened.train, chats), (opened.held_out, chats[:1])):
+            assert [rows.ids(row) for row in range(len(rows))] == [chat.ids for chat in expected]
+            assert [rows.loss_mask(row).tolist() for row in range(len(rows))] == [chat.is_answer for chat in expected]
 
 
 def test_damaged_data_are_refused(tuned, tmp_path):

@@ -112,42 +112,44 @@ def generate(
     ] = None,
     /,
     *,
-    given: Annotated[GenerateOptions, Parameter(name="*")] = GENERATE_DEFAULTS,
+    generation: Annotated[GenerateOptions, Parameter(name="*")] = GENERATE_DEFAULTS,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
 ) -> None:
     """Continue a prompt.
 
     The prompt and its continuation appear on stdout while they are generated.
     """
-    given.check()
-    numbered = given.read_prompts(prompts or [])
+    generation.check()
+    numbered = generation.read_prompts(prompts or [])
     texts = [*numbered.values()]
-    if len(texts) == 1 and given.is_text:
-        if given.progress and given.n == 1:
+    if len(texts) == 1 and generation.is_text:
+        if generation.progress and generation.n == 1:
             raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
-        if not given.ids:
-            show_tokens(model, texts[0], given.allow_special)
-    loaded = open_model(model, ids=given.ids, allow_special=given.allow_special, texts=texts, **options.keywords())
+        if not generation.ids:
+            show_tokens(model, texts[0], generation.allow_special)
+    loaded = open_model(
+        model, ids=generation.ids, allow_special=generation.allow_special, texts=texts, **options.keywords()
+    )
     drafting = None
-    if given.draft is not None:
-        drafting = open_model(given.draft, device=options.device, dtype=options.dtype, ids=given.ids)
+    if generation.draft is not None:
+        drafting = open_model(generation.draft, device=options.device, dtype=options.dtype, ids=generation.ids)
     from foretell.generation.sequence import NoRoomError
     from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 
-    sampling = make_sampling(given.sampling.given(), loaded.tokenizer)
-    completer = make_completer(loaded, repeated(texts, given.n), sampling, given.stops, given.receipt)
-    if given.slide:
+    sampling = make_sampling(generation.sampling.given(), loaded.tokenizer)
+    completer = make_completer(loaded, repeated(texts, generation.n), sampling, generation.stops, generation.receipt)
+    if generation.slide:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
-    watch, proposer = Timings(completer), make_proposer(loaded, given.speculate, drafting)
+    watch, proposer = Timings(completer), make_proposer(loaded, generation.speculate, drafting)
     try:
-        items = watch.watch(completer.advance(given.max_tokens, slide=given.slide, proposer=proposer))
+        items = watch.watch(completer.advance(generation.max_tokens, slide=generation.slide, proposer=proposer))
     except NoRoomError as error:
-        index = completer.lengths.index(error.prompt_tokens) // given.n
-        raise error.at(f"line {[*numbered][index]}") if given.prompt_file else error from None
-    given.writer(completer).write(items)
-    if given.receipt and given.is_text:
+        index = completer.lengths.index(error.prompt_tokens) // generation.n
+        raise error.at(f"line {[*numbered][index]}") if generation.prompt_file else error from None
+    generation.writer(completer).write(items)
+    if generation.receipt and generation.is_text:
         show_receipts(completer.completions())
-    if given.timings:
+    if generation.timings:
         watch.show()
 
 

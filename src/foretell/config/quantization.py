@@ -10,6 +10,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from foretell.config.section import Section
 
 Scheme = Literal["int8", "int4"]
+# The tensors of a stored matrix, under the path of its layer
+MATRIX_TENSORS = ("integers", "scales", "minima", "scale_units", "minimum_units")
 FormName = Literal["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"]  # GGUF's types of blocks
 
 

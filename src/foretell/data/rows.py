@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -94,13 +95,16 @@ class RowStream:
 class RowBatches(ABC):
     """Batches of rows, in a new random order in every epoch. order_name: the name of the random stream."""
 
-    def __init__(self, rows: RowStream, count: int, seed: int, order_name: str):
-        self.rows, self.count = rows, count
-        self.order = EpochOrder(order_name, seed, count)
+    def __init__(self, rows: RowStream, seed: int, order_name: str):
+        self.rows, self.seed, self.order_name = rows, seed, order_name
 
+    @abstractmethod
     def __len__(self) -> int:
         """The number of rows of batches in an epoch."""
-        return self.count
+
+    @cached_property
+    def order(self) -> EpochOrder:
+        return EpochOrder(self.order_name, self.seed, len(self))
 
     def batch(self, step: int, batch_size: int) -> Batch:
         """The batch of a step, counted from 0; it depends only on the step and the seed."""
@@ -108,8 +112,8 @@ class RowBatches(ABC):
 
     def iter_batches(self, batch_size: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """All rows in order; with max_tokens, evenly spread rows are left out until about max_tokens tokens remain."""
-        most = None if max_tokens is None else self.rows_of(max_tokens)
-        yield from map(self.make_batch, iter_spread(self.count, most, batch_size))
+        most = None if max_tokens is None else self.num_rows_of(max_tokens)
+        yield from map(self.make_batch, iter_spread(len(self), most, batch_size))
 
     @property
     @abstractmethod
@@ -126,7 +130,7 @@ class RowBatches(ABC):
         """The indices of the rows of tokens in a row of batches."""
 
     @abstractmethod
-    def rows_of(self, tokens: int) -> int:
+    def num_rows_of(self, tokens: int) -> int:
         """The number of rows that have about this number of tokens."""
 
     @abstractmethod
@@ -141,7 +145,10 @@ class PaddedRows(RowBatches):
     """
 
     def __init__(self, rows: RowStream, seed: int = 0, order_name: str = "row order"):
-        super().__init__(rows, len(rows), seed, order_name)
+        super().__init__(rows, seed, order_name)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     @property
     def longest(self) -> int:
@@ -156,7 +163,7 @@ class PaddedRows(RowBatches):
     def rows_in(self, row: int) -> list[int]:
         return [row]
 
-    def rows_of(self, tokens: int) -> int:
+    def num_rows_of(self, tokens: int) -> int:
         return tokens * len(self.rows) // max(1, len(self.rows.tokens))
 
     def make_batch(self, rows: Sequence[int]) -> Batch:
@@ -177,9 +184,15 @@ class PackedRows(RowBatches):
     """
 
     def __init__(self, rows: RowStream, context_length: int, seed: int = 0, order_name: str = "row order"):
-        self.length = packed_length(rows, context_length)
-        self.packed = pack(rows.lengths.tolist(), self.length + 1)
-        super().__init__(rows, len(self.packed), seed, order_name)
+        super().__init__(rows, seed, order_name)
+        self.length = min(context_length, max(1, len(rows.tokens) - 1))  # shorter if all rows together are
+
+    @cached_property
+    def packed(self) -> list[list[int]]:
+        return pack(self.rows.lengths.tolist(), self.length + 1)
+
+    def __len__(self) -> int:
+        return len(self.packed)
 
     @property
     def longest(self) -> int:
@@ -187,13 +200,13 @@ class PackedRows(RowBatches):
 
     @property
     def described(self) -> str:
-        padding = 1 - len(self.rows.tokens) / max(1, self.count * (self.length + 1))
+        padding = 1 - len(self.rows.tokens) / max(1, len(self) * (self.length + 1))
         return f"packed into {len(self):,} of {self.length} tokens, {padding:.0%} padding"
 
     def rows_in(self, row: int) -> list[int]:
         return self.packed[row]
 
-    def rows_of(self, tokens: int) -> int:
+    def num_rows_of(self, tokens: int) -> int:
         return tokens // self.length
 
     def make_batch(self, rows: Sequence[int]) -> Batch:
@@ -211,11 +224,6 @@ class PackedRows(RowBatches):
                 start = span.stop
         batch = make_document_batch(ids, documents)
         return replace(batch, loss_weights=batch.loss_weights * torch.from_numpy(loss_mask[:, 1:]))
-
-
-def packed_length(rows: RowStream, context_length: int) -> int:
-    """The length of rows of batches (T): the context's, unless all rows together are shorter."""
-    return min(context_length, max(1, len(rows.tokens) - 1))
 
 
 def pack(lengths: Sequence[int], room: int) -> list[list[int]]:

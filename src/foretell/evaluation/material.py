@@ -33,7 +33,7 @@ VALUES = Material(
 )
 
 
-def rows_of(suffix: str) -> Material:
+def table_rows(suffix: str) -> Material:
     """Rows of files with this suffix; .csv for a table in memory."""
     name = f"TEST{suffix or '.csv'}"
     return Material("rows", f"train without the rows of a file {name}", name)

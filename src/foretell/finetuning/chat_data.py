@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ from foretell.data.rows import RowStream, TokensInMemory, loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import INDEX, TokenStore
 from foretell.distributed.world import current_world
-from foretell.errors import DataError, TokenizerError, counted
+from foretell.errors import CheckpointError, DataError, TokenizerError, counted
 from foretell.files import sha256
 from foretell.finetuning.conversations import Conversation
 from foretell.finetuning.inputs import are_few
@@ -65,30 +65,42 @@ class ChatData:
             records |= {name: ids.record, loss_split(name): loss_mask.record}
         extra = {"rows": {"loss_on": "answer"}}
         write_index(folder, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)
-        return cls.open(folder, tokenizer)
+        return cls._of(TokenStore.open(folder), sha256(folder / INDEX))
 
     @classmethod
-    def open(cls, folder: Path, tokenizer: Tokenizer) -> ChatData:
-        """Open the store of `write`, or the file of a run that has none; see `read_chat_file`."""
-        if (folder / FORMER_FILE).exists():
-            train, held_out = read_chat_file(folder / FORMER_FILE)
-            return cls(train, held_out, sha256(folder / FORMER_FILE))
+    def open(cls, folder: Path, tokenizer: Tokenizer, digest: str) -> ChatData:
+        """Open and verify the store of `write`, or the file of a run that has none; see `read_chat_file`.
+
+        Raises CheckpointError if it does not have this digest, DataError for other damage.
+        """
+        path = folder / (FORMER_FILE if (folder / FORMER_FILE).exists() else INDEX)
+        if not path.is_file() or sha256(path) != digest:
+            raise CheckpointError(f"{path} is not as it was written; restore it, or start again with another --out")
+        if path.name == FORMER_FILE:
+            return cls(*read_chat_file(path), digest=digest)
         store = TokenStore.open(folder, tokenizer.fingerprint)
         if current_world().is_first:
             store.verify()  # training would not notice a changed id
-        return cls(RowStream.open(store, "train"), RowStream.open(store, "validation"), sha256(folder / INDEX))
+        return cls._of(store, digest)
+
+    @classmethod
+    def _of(cls, store: TokenStore, digest: str) -> ChatData:
+        return cls(RowStream.open(store, "train"), RowStream.open(store, "validation"), digest)
 
 
-def read_chat_file(path: Path) -> Iterator[RowStream]:
+def read_chat_file(path: Path) -> tuple[RowStream, RowStream]:
     """The training and the held-out rows of a run that was begun before conversations were kept in a token store."""
     with open_tensors(path) as file:
-        for part in ("train", "held_out"):
+
+        def read(part: str) -> RowStream:
             lengths = file.get_tensor(f"{part}.lengths").tolist()
             ids, is_answer = (file.get_tensor(f"{part}.{name}").split(lengths) for name in ("ids", "is_answer"))
-            yield RowStream(TokensInMemory(ids), TokensInMemory(is_answer))
+            return RowStream(TokensInMemory(ids), TokensInMemory(is_answer))
+
+        return read("train"), read("held_out")
 
 
-def rows_of(conversations: Sequence[EncodedConversation]) -> RowStream:
+def rows_in_memory(conversations: Sequence[EncodedConversation]) -> RowStream:
     """The tokens of conversations in memory, with the answers as loss masks."""
     chats = [chat for each in conversations for chat in each.chats]
     return RowStream(TokensInMemory([chat.ids for chat in chats]), TokensInMemory([chat.is_answer for chat in chats]))

@@ -17,7 +17,7 @@ from foretell.errors import UsageError
 from foretell.evaluation.loss import TOKENS_AT_ONCE, evaluate, json_number, perplexity
 from foretell.evaluation.material import CHATS
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.finetuning.chat_data import encode_all, rows_of
+from foretell.finetuning.chat_data import encode_all, rows_in_memory
 from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
 from foretell.finetuning.conversations import Conversation, ConversationReader
 from foretell.inference.completion import Completion, make_completer
@@ -148,7 +148,7 @@ def figures_of(
 ) -> AnswerFigures:
     context = model.config.context_length
     encoded, notes = encode_all(conversations, chat_format, context, "tail")
-    chats = rows_of(encoded)
+    chats = rows_in_memory(encoded)
     packed = PackedRows(chats, context)
     loss = evaluate(Objective(model.decoder), packed.iter_batches(max(1, TOKENS_AT_ONCE // packed.length))).loss
     hashes = np.concatenate(list(hash_stream(chats.tokens, is_whole=True)))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from foretell.config.model import ModelConfig
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
-from foretell.errors import CheckpointError, as_path, counted
+from foretell.errors import as_path, counted
 from foretell.files import TOKENIZER_FILE, sync
 from foretell.finetuning.chat_data import ChatData, EncodedConversation, Truncation, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask, row_batches
@@ -98,11 +98,7 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
 
     def reopen(self, run: Run, record: RunRecord) -> TokenizedChats:
         tokenizer = load_tokenizer(run.tokens / TOKENIZER_FILE)
-        chats = ChatData.open(run.tokens, tokenizer)
-        if chats.digest != record.task["conversations"]:
-            raise CheckpointError(
-                f"{run.tokens} is not as it was written; restore it, or start again with another --out"
-            )
+        chats = ChatData.open(run.tokens, tokenizer, record.task["conversations"])
         return TokenizedChats(chats, record.task["template"], tokenizer)
 
     def configure(self, data: TokenizedChats, steps: int | None = None) -> ChatConfig:

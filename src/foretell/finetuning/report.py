@@ -9,7 +9,7 @@ from typing import Any
 from foretell.data.memory import as_source
 from foretell.data.table import open_table
 from foretell.errors import shell_words
-from foretell.evaluation.material import rows_of
+from foretell.evaluation.material import table_rows
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
 from foretell.files import write_json
 from foretell.finetuning.columns import warn_of_other_columns
@@ -164,7 +164,7 @@ def evaluate_task(
     chosen = kind.find_columns(available, given, str(table))
     warn_of_other_columns(str(table), chosen, trained, given)
     examples = kind.read_all(table, chosen)[:limit]
-    overlap = overlap_with(model.data_use, hash_examples(examples), rows_of(table.file.suffix))
+    overlap = overlap_with(model.data_use, hash_examples(examples), table_rows(table.file.suffix))
     examples = encode_examples(examples, kind, input_format(model))
     outputs = head_outputs(model.decoder, head, examples, model.dtype)
     targets = [example.target for example in examples]

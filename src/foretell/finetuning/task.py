@@ -16,7 +16,7 @@ import torch
 from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.table import Table, open_table
-from foretell.evaluation.material import rows_of
+from foretell.evaluation.material import table_rows
 from foretell.finetuning.columns import SAMPLED, check_columns, columns_by_cells
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
@@ -120,7 +120,7 @@ class FinetuneTask(Task):
 
     def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel):
         self.config, self.data, self.tuned, self.split_rule = config, data, tuned, data.files.split_rule
-        self.material = rows_of(data.files.suffix)
+        self.material = table_rows(data.files.suffix)
         self.head, settings = head_of(tuned), config.finetuning
         self.row_length, self.has_held_out = config.model.context_length, bool(data.dev)
         self.objective = TaskObjective(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from foretell.config.quantization import Scheme
+from foretell.config.quantization import MATRIX_TENSORS, Scheme
 from foretell.model.cpu_matmul import fastest_dtype, linear_in_parts
 from foretell.model.decoder import TiedHead
 from foretell.model.description import Description
@@ -28,7 +28,6 @@ from foretell.model.quantization import (
     times_scales,
 )
 
-BUFFERS = ("integers", "scales", "minima", "scale_units", "minimum_units")
 ALL = slice(None)
 
 
@@ -41,8 +40,9 @@ def without_cast(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
 class QuantizedMatrix(nn.Module):
     """A matrix (O, I) stored as integers with scales. Subclasses define the scheme.
 
-    scales, minima: (O, I/group), also without minima, or with units for 256 inputs each. dtype: of dequantised rows;
-    `Module.to` changes it and leaves scales, minima and units, whose values need their types.
+    scales, minima: (O, I/group), also without minima, or with units for 256 inputs each. `Module.to` leaves their
+    types, which their values need. It casts `floats`, an empty buffer that has the dtype of dequantised rows; copies of
+    the module share it like other buffers.
     """
 
     scheme: ClassVar[Scheme]
@@ -51,12 +51,13 @@ class QuantizedMatrix(nn.Module):
     scales: Tensor
     minima: Tensor | None
     scale_units: Tensor | None
+    floats: Tensor
 
     def __init__(self, stored: Mapping[str, Tensor], dtype: torch.dtype = torch.float32):
         super().__init__()
-        self._dtype = dtype
-        for name in BUFFERS:
+        for name in MATRIX_TENSORS:
             self.register_buffer(name, stored.get(name))
+        self.register_buffer("floats", torch.empty(0, dtype=dtype), persistent=False)
 
     @classmethod
     def buffers_of(cls, weight: Tensor, form: MatrixForm) -> dict[str, Tensor]:
@@ -64,16 +65,15 @@ class QuantizedMatrix(nn.Module):
         return form.empty(*weight.shape) if weight.is_meta else cls.quantize(weight, form.group)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
-        kept = dict(self._buffers)
+        kept = {name: self._buffers[name] for name in MATRIX_TENSORS}
         super()._apply(fn, recurse)
         self._buffers |= {name: None if old is None else without_cast(fn, old) for name, old in kept.items()}
         return self
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of dequantised rows; float64 in a pass whose scales are in float64."""
-        return torch.float64 if self.scales.dtype == torch.float64 else self._dtype
+        """The dtype of dequantised rows."""
+        return self.floats.dtype
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         """Rows (..., I), rounded once to a dtype."""
@@ -81,7 +81,8 @@ class QuantizedMatrix(nn.Module):
 
     def factors(self, index: Tensor | slice) -> dict[str, Tensor]:
         """The scales, minima and units of rows."""
-        return {name: buffer[index] for name, buffer in self.named_buffers(recurse=False) if name != "integers"}
+        buffers = {name: self._buffers[name] for name in MATRIX_TENSORS if name != "integers"}
+        return {name: buffer[index] for name, buffer in buffers.items() if buffer is not None}
 
     def scales_and_minima(self, index: Tensor | slice = ALL) -> tuple[Tensor, Tensor | None]:
         """The scales and minima of rows as numbers, in a type in which they are exact."""

@@ -159,7 +159,7 @@ class TextTraining(Training[TextRequest, TextTask]):
             f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
             f"tokens      {len(train):,} and {len(held_out):,}, {train.bytes / max(1, len(train)):.2f} bytes each, "
             f"vocabulary {config.model.vocab_size:,}",
-            *([describe_rows(config, text)] if config.data.rows else []),
+            *([f"rows        {task.data.described}"] if task.data.described else []),
             *([NOT_HELD_OUT] if nothing_held_out else []),
             *task.record.reasons,
             describe_model(task.record.size, config.model),
@@ -177,13 +177,6 @@ class TextTraining(Training[TextRequest, TextTask]):
 
     def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
         return ["train", *record.data, "--start-from", run]
-
-
-def describe_rows(config: Config, text: TokenizedText) -> str:
-    """A line about separate rows and the tokens in their loss."""
-    train, held_out = (RowStream.open(text.store, name) for name in ("train", "validation"))
-    loss = "the answers" if config.data.loss_on == "answer" else "all tokens"
-    return f"rows        {len(train):,} and {len(held_out):,}, {arrange(train, config).described}; loss on {loss}"
 
 
 def describe_dropout(config: Config, text: TokenizedText) -> str:

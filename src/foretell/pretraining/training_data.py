@@ -32,6 +32,7 @@ class TrainingData(ABC):
 
     batch_size: int
     held_out_tokens: int  # number of possible targets; 0: nothing is held out
+    described = ""  # the form of rows, for people
 
     @abstractmethod
     def batch(self, step: int) -> Batch:
@@ -91,6 +92,9 @@ class RowData(TrainingData):
         self.streams = [RowStream.open(store, name) for name in ("train", "validation")]
         self.held_out_tokens = len(self.streams[1].tokens) - len(self.streams[1])
         self.train, self.held_out = (arrange(rows, config) for rows in self.streams)
+        train, held_out = map(len, self.streams)
+        loss = "the answers" if config.data.loss_on == "answer" else "all tokens"
+        self.described = f"{train:,} and {held_out:,}, {self.train.described}; loss on {loss}"
 
     def batch(self, step: int) -> Batch:
         return self.train.batch(step, self.batch_size)

@@ -56,8 +56,8 @@ class Summary:
 
     `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
-    held-out tokens or examples, and their losses compare. `parameters` is None if run.json lacks
-    it. A run that is training now looks unfinished, like one that was interrupted: `changed` tells them apart.
+    held-out tokens or examples, and their losses compare. `parameters` is None if run.json lacks it. A run that is
+    training now looks unfinished, like one that was interrupted: `changed` tells them apart.
     """
 
     name: str

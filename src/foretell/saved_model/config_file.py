@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.config.model import ModelConfig
-from foretell.config.quantization import QuantizationConfig
+from foretell.config.quantization import MATRIX_TENSORS, QuantizationConfig
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
@@ -64,13 +64,6 @@ def read_parts(directory: Path) -> tuple[dict[str, dict[str, Any]], dict[str, St
     )
 
 
-PARTS_OF_MATRIX = (
-    "integers",
-    "scales",
-    "minima",
-    "scale_units",
-    "minimum_units",
-)  # tensors of a quantised matrix (model/quantized_linear.py)
 INTEGERS = {"I8": ("int8", 1), "U8": ("int4", 2)}  # type on disk: scheme, and weights in a byte
 
 
@@ -104,7 +97,7 @@ class StoredModel:
             if matrix := self.tensors.get(f"{layer}.integers"):
                 scheme, in_a_byte = INTEGERS.get(matrix.dtype, (matrix.dtype, 1))
                 shape = (*matrix.shape[:-1], *(size * in_a_byte for size in matrix.shape[-1:]))
-                parts = (self.tensors.get(f"{layer}.{part}") for part in PARTS_OF_MATRIX)
+                parts = (self.tensors.get(f"{layer}.{part}") for part in MATRIX_TENSORS)
                 yield StoredWeight(matrix.name, shape, prod(shape), scheme, sum(part.size for part in parts if part))
             elif tensor := self.tensors.get(path):
                 yield StoredWeight(path, tensor.shape, prod(tensor.shape), tensor.float_name, tensor.size)
@@ -131,7 +124,7 @@ def read_stored_model(directory: Path) -> StoredModel | None:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from None
     if quantization is None:
         check_shapes(tensors, shapes, path)
-    in_matrices = () if quantization is None else PARTS_OF_MATRIX
+    in_matrices = () if quantization is None else MATRIX_TENSORS
     for name in tensors:
         if name not in shapes and name.partition(".")[0] not in outside and name.rpartition(".")[2] not in in_matrices:
             raise CheckpointError(f"{path} has a weight '{name}' that the model does not")

@@ -56,6 +56,10 @@ class LoRAPart(Part):
     def weights(self) -> Mapping[str, Tensor]:
         return lora_weights(self.decoder)
 
+    def merge(self) -> bool:
+        merge_lora(self.decoder)
+        return True
+
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
         settings = make_section(LoRAConfig, values, "lora")
@@ -80,9 +84,7 @@ def add_adapters(decoder: Decoder, settings: LoRAConfig, seed: int = 0) -> LoRAP
     return LoRAPart(decoder, settings)
 
 
-def merge_adapters(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Merge LoRA updates into the decoder's weights; returns the other parts."""
-    for part in parts.values():
-        if isinstance(part, LoRAPart):
-            merge_lora(part.decoder)
-    return {name: part for name, part in parts.items() if not isinstance(part, LoRAPart)}
+def quantize_in_place(decoder: Decoder, settings: QuantizationConfig) -> QuantizationPart:
+    """Round the weights of a decoder, layer by layer."""
+    quantize_decoder(decoder, settings)
+    return QuantizationPart(settings)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.config.model import ModelConfig
+from foretell.config.quantization import MATRIX_TENSORS
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_mean
 from foretell.files import CONFIG, TOKENIZER_FILE
@@ -51,6 +52,10 @@ class Part(ABC):
 
     def prepare(self, decoder: Decoder) -> None:  # noqa: B027 - most parts change nothing
         """Give an empty decoder the layers whose weights are stored with this part."""
+
+    def merge(self) -> bool:
+        """Merge changes into the decoder's weights; True if nothing is left of the part."""
+        return False
 
     @classmethod
     @abstractmethod
@@ -196,4 +201,9 @@ class DecoderPart(Part):
 
 def stored_buffers(decoder: Decoder) -> dict[str, Tensor]:
     """The integers, scales, minima and units of quantised layers, as stored on disk."""
-    return dict(decoder.named_buffers())
+    return {path: each for path, each in decoder.named_buffers() if path.rpartition(".")[2] in MATRIX_TENSORS}
+
+
+def merge_adapters(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Merge LoRA updates into the decoder's weights; returns the other parts."""
+    return {name: part for name, part in parts.items() if not part.merge()}
