@@ -110,7 +110,7 @@ def find_tokenizer(argument: str) -> Tokenizer:
     """The tokenizer of a model, of a tokenizer.json, or of a folder with vocab.json and merges.txt."""
     path = Path(argument := expanded(argument))
     if is_gguf(path) or argument.startswith(OLLAMA):
-        from foretell.convert.gguf.files import read_gguf  # which imports NumPy
+        from foretell.convert.gguf.files import read_gguf  # here: other models are found without it
 
         return read_gguf(find_model(argument)).tokenizer
     is_own = path.is_file() or (not _exists(path / CONFIG) and (has_tokenizer(path) or not is_run(RUNS / argument)))
