@@ -54,10 +54,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix
 
 primer: $(VENV)/.installed-plot  ## train the included model again, from its recipe
-	$(BIN)/python -m foretell.primer.make
+	$(BIN)/python -m foretell.included.primer.make
 
 almanac: $(VENV)/.installed-plot  ## train the included forecaster again, from its recipe
-	$(BIN)/python -m foretell.almanac.make
+	$(BIN)/python -m foretell.included.almanac.make
 
 chaos: $(VENV)/.installed-dev  ## 50 real kills of each task and 10,000 damages, in some minutes
 	$(BIN)/python bench/chaos.py

@@ -34,17 +34,17 @@ from rich.console import Console
 from foretell.config.model import ModelConfig
 from foretell.config.sampling import SamplingConfig
 from foretell.config.section import make_section
-from foretell.device import DTYPES, choose_device
+from foretell.config.weight_shapes import count_parameters
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import Rules, Sequence
-from foretell.installation import cpu_features
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.model.quantize_decoder import make_quantization, quantize_decoder
-from foretell.weight_shapes import count_parameters
+from foretell.system.device import DTYPES, choose_device
+from foretell.system.installation import cpu_features
 
 PROMPT, LONG_PROMPT, PREFILL = 32, 900, 512
 SEED = 1

@@ -30,8 +30,8 @@ from rich.console import Console
 
 from foretell.convert.export import export_huggingface
 from foretell.convert.gguf.export import export_gguf
-from foretell.installation import version_of
 from foretell.loading import load
+from foretell.system.installation import version_of
 
 PROMPT = "The return value of the function"
 FORETELL = [sys.executable, "-m", "foretell"]

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from foretell.device import multiplies_bfloat16
-from foretell.installation import cpu_model, version_of
+from foretell.system.device import multiplies_bfloat16
+from foretell.system.installation import cpu_model, version_of
 
 Run = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)

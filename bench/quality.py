@@ -30,11 +30,11 @@ from torch import Tensor
 
 import foretell
 from foretell.config.quantization import Scheme
+from foretell.convert.gptq import quantize_for_inputs
 from foretell.data.documents import embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.model.decoder import Decoder
 from foretell.model.quantize_decoder import make_quantization, quantize_decoder
-from foretell.quantization.gptq import quantize_for_inputs
 
 BABYLLAMA = Path("checkpoints/babyllama105/model5000.bin")
 TOKENS = 2**15  # to measure on, and as many to calibrate on

@@ -14,6 +14,7 @@ from measure import Spread
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import count_parameters, weight_shapes
 from foretell.data.batch import Batch, make_batch
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
@@ -23,7 +24,6 @@ from foretell.planning.estimate import DeviceMemory, Range, total, training_memo
 from foretell.training.execution import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
-from foretell.weight_shapes import count_parameters, weight_shapes
 
 ROWS = 4  # of a batch
 HEAD_WIDTH = 64

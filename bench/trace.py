@@ -20,11 +20,11 @@ from measure import Run, Spread, note, time_interleaved
 from rich.console import Console
 from torch import Tensor
 
-from foretell.device import DTYPES
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
+from foretell.system.device import DTYPES
 
 LENGTH = 256
 SEED = 1

@@ -36,20 +36,20 @@ from measure import Run, Spread, measure_peak_flops, note, rate, speed_ratio, ti
 from rich.console import Console
 from rich.table import Table
 
-from foretell.allocator import freed_memory_kept
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import count_parameters
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
-from foretell.device import choose_training_dtype, find_dtype
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
+from foretell.system.allocator import freed_memory_kept
+from foretell.system.device import choose_training_dtype, find_dtype
 from foretell.training.execution import make_objective
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
-from foretell.weight_shapes import count_parameters
 
 DROPOUTS = (0.2, 0.0)
 # In the dtype that training chooses here; with dropout after the embedding and in the residuals, none in attention

@@ -31,8 +31,8 @@ from train import load_nanogpt, make_nanogpt
 
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import count_parameters
 from foretell.data.batch import Batch, make_batch
-from foretell.device import choose_device, dtype_name, memory_of, to_device
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import TiedHead
 from foretell.model.dispatch import AlignedTiedHead
@@ -40,11 +40,11 @@ from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.model.surgery import recast, replace
 from foretell.planning.speed import peak_flops
+from foretell.system.device import choose_device, dtype_name, memory_of, to_device
 from foretell.training.execution import compile_units, make_objective
 from foretell.training.objective import Objective, logits_on_cpu
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import SkippingOptimizer, training_step
-from foretell.weight_shapes import count_parameters
 
 SEED = 1
 PEAK = 989e12

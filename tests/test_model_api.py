@@ -204,7 +204,7 @@ def test_a_save_that_fails_leaves_the_old_model(
     def full_disk(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("foretell.safetensors_files.save_file", full_disk)
+    monkeypatch.setattr("foretell.storage.safetensors_files.save_file", full_disk)
     with pytest.raises(OutputError, match="No space left"):
         model.save(tmp_path / "mine")
     monkeypatch.undo()

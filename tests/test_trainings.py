@@ -10,9 +10,9 @@ import pytest
 
 import foretell
 from foretell.errors import ConfigError, DataError, UsageError
-from foretell.files import read_json
 from foretell.finding import default_run_directory
 from foretell.runs.run import Run
+from foretell.storage.files import read_json
 
 TEXT = "The cat sat on the mat. The dog sat on the log.\n" * 60
 CPU: dict[str, Any] = {"device": "cpu", "progress": False}

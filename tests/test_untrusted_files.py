@@ -20,14 +20,14 @@ from foretell.config.model import ModelConfig
 from foretell.convert.export import write_huggingface
 from foretell.convert.families import choose_family
 from foretell.errors import CheckpointError, ForetellError
-from foretell.files import JSON_LIMIT, TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json
 from foretell.finding import find_tokenizer
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.init import make_decoder
-from foretell.safetensors_files import read_tensor
-from foretell.safetensors_header import DTYPE_BITS, read_header
 from foretell.saved_model.parts_on_disk import save_model
+from foretell.storage.files import JSON_LIMIT, TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json
+from foretell.storage.safetensors_files import read_tensor
+from foretell.storage.safetensors_header import DTYPE_BITS, read_header
 from foretell.text import train_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER, TEMPLATE = "config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"

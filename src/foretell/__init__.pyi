@@ -7,6 +7,7 @@ from foretell.config.training import DataConfig as DataConfig
 from foretell.config.training import TokenizerConfig as TokenizerConfig
 from foretell.config.training import TrainingConfig as TrainingConfig
 from foretell.convert.export import export as export
+from foretell.convert.quantize import quantize as quantize
 from foretell.data.batch import Batch as Batch
 from foretell.data.batch import make_batch as make_batch
 from foretell.errors import CheckpointError as CheckpointError
@@ -60,7 +61,6 @@ from foretell.model.presets import PRESETS as PRESETS
 from foretell.model.presets import preset_config as preset
 from foretell.planning.plan import Plan as Plan
 from foretell.pretraining.plan import plan as plan
-from foretell.quantization.quantize import quantize as quantize
 from foretell.runs.run import Run as Run
 from foretell.runs.run import find_run as find_run
 from foretell.session.display import LiveReporter as LiveReporter

@@ -16,7 +16,10 @@ from foretell.convert.local_models import OLLAMA, LocalModel, find_ollama, list_
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
 from foretell.errors import CheckpointError, as_path, did_you_mean, expanded
-from foretell.files import (
+from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
+from foretell.runs.record import and_advice
+from foretell.runs.run import RUNS, Run, is_run
+from foretell.storage.files import (
     ADAPTER_CONFIG,
     CONFIG,
     MODEL_TYPE,
@@ -26,13 +29,10 @@ from foretell.files import (
     is_gguf,
     printable_name,
 )
-from foretell.manifest import check_model_files
-from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
-from foretell.runs.record import and_advice
-from foretell.runs.run import RUNS, Run, is_run
+from foretell.storage.manifest import check_model_files
 from foretell.text import Tokenizer, has_tokenizer, load_tokenizer
 
-SHIPPED = ("primer", "almanac")
+INCLUDED = ("primer", "almanac")  # folders of foretell/included
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 
@@ -50,8 +50,8 @@ def find_model(argument: str) -> Path:
             if checkpoint != "best":
                 raise CheckpointError(f"{candidate} is a saved model and has no checkpoints; leave out @{checkpoint}")
             return candidate
-    if argument in SHIPPED:
-        return Path(str(files("foretell") / argument))
+    if argument in INCLUDED:
+        return Path(str(files("foretell.included") / argument))
     if argument.startswith(PREFIX):
         return fetch_model(argument)
     if argument.startswith(OLLAMA):
@@ -73,8 +73,8 @@ def list_models() -> Iterator[LocalModel]:
         weights = sorted(path.glob(f"checkpoints/*/{WEIGHTS}"))[-1:] or [*path.glob(WEIGHTS)]
         if weights:
             yield LocalModel(f"{RUNS}/{printable_name(path.name)}", MODEL_TYPE, size_of(weights))
-    for name in SHIPPED:
-        if _exists(home := Path(str(files("foretell") / name)) / WEIGHTS):
+    for name in INCLUDED:
+        if _exists(home := Path(str(files("foretell.included") / name)) / WEIGHTS):
             yield LocalModel(name, MODEL_TYPE, size_of([home]))
     yield from list_local_models()
 
@@ -150,7 +150,7 @@ def _suggest(name: str) -> str:
     if NAME.fullmatch(name) and not name.startswith("runs/"):
         return f"; if it is on the Hub, write {PREFIX}{name}"
     folders = sorted(RUNS.iterdir()) if _exists(RUNS) else []
-    known = [*SHIPPED, *(printable_name(path.name) for path in folders if is_run(path) or _exists(path / CONFIG))]
+    known = [*INCLUDED, *(printable_name(path.name) for path in folders if is_run(path) or _exists(path / CONFIG))]
     return did_you_mean(name.removeprefix("runs/"), known) or f"; there is {list_names(known)}"
 
 

@@ -18,10 +18,7 @@ from foretell.config.model import ModelConfig
 from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
-from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError, as_path, check_type, counted
-from foretell.files import new_directory
-from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder, log_probabilities, logit_chunks, rows_at_once
 from foretell.model.init import decoder_with_weights
 from foretell.model.kernels import strict_copy
@@ -30,6 +27,9 @@ from foretell.model.surgery import copy_with
 from foretell.saved_model.config_file import DECODER, NO_TOKENIZER, QUANTIZATION, TOKENIZER, command_of
 from foretell.saved_model.part import DecoderPart, Part, TokenizerPart, merge_adapters
 from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, save_parts
+from foretell.storage.files import new_directory
+from foretell.storage.manifest import write_manifest
+from foretell.system.device import choose_device, dtype_name, find_dtype
 from foretell.text import Tokenizer, id_tokenizer
 from foretell.text.tokenizer import ALLOW_SPECIAL
 

@@ -13,14 +13,14 @@ from foretell.config.quantization import Scheme
 from foretell.convert.gguf.load import load_gguf
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
-from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, UsageError, as_path
-from foretell.files import ADAPTER_CONFIG, printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.quantize_decoder import make_quantization
 from foretell.saved_model.config_file import is_own
 from foretell.saved_model.part import merge_adapters
+from foretell.storage.files import ADAPTER_CONFIG, printable_name
+from foretell.system.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 
 ABSURD, ROWS_READ = 1e6, 8
 

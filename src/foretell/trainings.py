@@ -11,7 +11,6 @@ from foretell.config.section import check_known, make_section
 from foretell.config.training import DataConfig
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
-from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError, as_path, check_type, expanded
 from foretell.finding import run_directory
 from foretell.finetuning.chat_data import Truncation
@@ -31,6 +30,7 @@ from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import load_start, run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.request import take_sections
+from foretell.system.device import DeviceName, DtypeName
 from foretell.text import Tokenizer
 
 if TYPE_CHECKING:

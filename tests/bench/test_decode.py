@@ -17,7 +17,7 @@ ANSWER = """
 import json, sys
 import decode
 decode.limit_features(decode.FEATURES[sys.argv[1]])
-from foretell.device import multiplies_bfloat16
+from foretell.system.device import multiplies_bfloat16
 from foretell.model.kernels import vectors
 print(json.dumps([vectors.HAS_AVX512, vectors.HAS_VNNI, multiplies_bfloat16(decode.torch.device("cpu"))]))
 """

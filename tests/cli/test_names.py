@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foretell.cli.main import run
-from foretell.files import printable_name, read_json, write_json
+from foretell.storage.files import printable_name, read_json, write_json
 
 NAME = os.fsdecode(b"caf\xe9")
 QUICK = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--kind", "bytes", "--steps", "2"]

@@ -75,7 +75,7 @@ def test_a_signal_while_a_folder_is_written_leaves_nothing(number, code, tmp_pat
 import sys, time
 from pathlib import Path
 from foretell.cli import main
-from foretell.files import new_directory
+from foretell.storage.files import new_directory
 def write(words, **_):
     with new_directory(Path(words[0])):
         print("writing", flush=True)

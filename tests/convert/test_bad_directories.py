@@ -21,8 +21,8 @@ from foretell.convert.huggingface import load_huggingface
 from foretell.errors import CheckpointError, ForetellError
 from foretell.inference.completion import generate
 from foretell.loading import load
-from foretell.safetensors_files import FLOATS, read_tensor
-from foretell.safetensors_header import read_header
+from foretell.storage.safetensors_files import FLOATS, read_tensor
+from foretell.storage.safetensors_header import read_header
 
 Spoil = Callable[[Path], None]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -338,7 +338,7 @@ def test_an_unusual_directory_loads_as_the_same_model(change: Callable[[Path], P
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("wanted", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_stored_precision_can_be_read_in_every_other(dtype, wanted, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("foretell.safetensors_files.READ_AT_A_TIME", 64)  # several parts
+    monkeypatch.setattr("foretell.storage.safetensors_files.READ_AT_A_TIME", 64)  # several parts
     tensors = {"a": torch.randn(7, 5).to(dtype), "b": torch.randn(3).to(dtype), "c": torch.randn(()).to(dtype)}
     save_file(tensors, tmp_path / "x.safetensors")
     for name, stored in read_header(tmp_path / "x.safetensors").items():

@@ -28,9 +28,9 @@ from foretell.convert.gguf.export import export_gguf
 from foretell.convert.huggingface import load_huggingface, stored_dtype
 from foretell.errors import ConfigError, OutputError
 from foretell.language_model import LanguageModel
-from foretell.manifest import EXPORT_REPORT
 from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
+from foretell.storage.manifest import EXPORT_REPORT
 from foretell.text import Tokenizer
 from foretell.text.tokenizer_json import special_token, with_ends, with_start
 from tests import toy

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.data.batch import IGNORED, PADDING, Batch, make_batch, make_document_batch, pad
-from foretell.device import to_device
 from foretell.errors import UsageError
+from foretell.system.device import to_device
 
 
 def test_targets_are_the_next_tokens() -> None:

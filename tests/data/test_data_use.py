@@ -19,7 +19,7 @@ from foretell.data.data_use import (
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import TokenStore
 from foretell.errors import CheckpointError
-from foretell.safetensors_files import save_tensors
+from foretell.storage.safetensors_files import save_tensors
 
 RNG = np.random.default_rng(1)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import TokenStore
 from foretell.errors import DataError, OutputError, UsageError
-from foretell.files import TEMPORARY
+from foretell.storage.files import TEMPORARY
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [13, 14]]
 IDS = [token for document in DOCUMENTS for token in document]

@@ -24,10 +24,10 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 
 MOST_LINES = {
-    "foretell.model.decoder": 2_379,
-    "foretell.training.loop": 2_899,
-    "foretell.pretraining.pretrain": 14_831,
-    "foretell.insight.explain.explain_value": 11_945,
+    "foretell.model.decoder": 2_381,
+    "foretell.training.loop": 2_901,
+    "foretell.pretraining.pretrain": 14_850,
+    "foretell.insight.explain.explain_value": 11_955,
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from foretell.cli.example_files import EXAMPLES
 from foretell.cli.main import VERBS, run
-from foretell.quantization import quantize
+from foretell.convert import quantize
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -24,7 +24,12 @@ SHORT = ["--steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
 TABLES = ["reviews.csv", "stars.csv", "entailment.csv", "pairs.csv", "choices.jsonl"]
 ROWS_TUNED = 121  # of 600 rows and more in each table: twenty commands evaluate all
-INSIGHT_PAGES = ("insight", "explain", "attribution", "receipts", "page")
+PAGES = {  # package -> the pages that name its files, if it is not one of the package's name
+    "insight": ("insight", "explain", "attribution", "receipts", "page"),
+    "convert": ("convert", "quantization"),
+    "included": ("primer", "almanac"),
+    **dict.fromkeys(("system", "storage", "numerics"), ("foundations",)),
+}
 ROWS = ROOT / "docs" / "rows.md"
 GENERATION = ROOT / "docs" / "generation.md"
 TUNING = ROOT / "docs" / "finetuning.md"
@@ -191,12 +196,12 @@ def test_relative_links_resolve_to_files():
 
 def test_every_package_has_a_page():
     packages = {path.parent.name for path in (ROOT / "src" / "foretell").glob("*/__init__.py")}
-    assert packages <= {path.stem for path in DOCUMENTS}
+    assert packages - PAGES.keys() <= {path.stem for path in DOCUMENTS}
 
 
 @pytest.mark.parametrize("package", sorted(path.parent for path in (ROOT / "src" / "foretell").glob("*/__init__.py")))
 def test_the_page_of_a_package_names_its_files(package):
-    pages = INSIGHT_PAGES if package.name == "insight" else (package.name,)
+    pages = PAGES.get(package.name, (package.name,))
     text = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
     verbs = {f"{verb}.py" for verb in (*VERBS, "tokenizer")} if package.name == "cli" else set()  # a file per verb
     files = {path.name for path in package.rglob("*.py")} - verbs - {"__init__.py"}

@@ -14,18 +14,18 @@ import foretell
 SOURCE = Path(foretell.__file__).parent
 # Packages and top-level files in layers; a layer imports only from the layers before it.
 LAYERS = [
-    {"allocator", "errors", "installation", "retired", "sampling_options"},
-    {"files"},
-    {"typesetting"},
-    {"activations", "norms", "config", "paths", "randomness", "device", "manifest", "safetensors_header"},
-    {"distributed", "safetensors_files", "weight_shapes"},
+    {"errors", "numerics"},
+    {"paths", "system"},
+    {"storage"},
+    {"config", "typesetting"},
+    {"distributed"},
     {"text", "model", "textbook"},
     {"data"},
     {"saved_model"},
     {"language_model"},
     {"generation", "runs"},
     {"insight", "training", "evaluation"},
-    {"convert", "planning", "quantization"},
+    {"convert", "planning"},
     {"finding"},
     {"loading"},
     {"inference"},
@@ -34,7 +34,7 @@ LAYERS = [
     {"trainings"},
     {"lessons", "serving"},
     {"cli"},
-    {"almanac", "primer"},
+    {"included"},
     {"__init__", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -21,7 +21,7 @@ OURS = {
 # module: the calls that open a file in another way; why that is safe
 ALLOWED = {
     # the opener; a file whose kind was checked before; a name that a writer made
-    "files.py": ["os.open", "os.fdopen", "path.open", "path.open", "os.open", "path.open"],
+    "storage/files.py": ["os.open", "os.fdopen", "path.open", "path.open", "os.open", "path.open"],
     "convert/gguf/write.py": ["path.open"],
     # files of this package
     "__init__.py": ["Path(__file__).with_suffix('.pyi').read_text"],
@@ -32,13 +32,13 @@ ALLOWED = {
     "serving/status.py": ["file.read_text"],
     "model/kernels/compiling.py": ["file.read_bytes"],
     # files of the system, and descriptors
-    "device.py": ["path.read_text"],
-    "installation.py": ["path.read_text"],
+    "system/device.py": ["path.read_text"],
+    "system/installation.py": ["path.read_text"],
     "cli/main.py": ["os.open", "open", "open", "os.open"],
     "cli/terminal.py": ["os.open"],
     "runs/lock.py": ["os.open"],
     "model/kernels/warming.py": ["os.open"],  # a folder, to lock it
-    "safetensors_files.py": ["safe_open"],  # the descriptor of a file that open_regular opened
+    "storage/safetensors_files.py": ["safe_open"],  # the descriptor of a file that open_regular opened
     "convert/peft.py": ["load_file"],  # reads back the adapter that the export has just written
     # data, read a piece at a time: `find_files` and the index of the store refuse anything but regular files
     "data/lines.py": [
@@ -62,7 +62,7 @@ ALLOWED = {
 
 
 def calls(source: str) -> list[str]:
-    """The calls in a module that open a file without the functions of files.py, in order."""
+    """The calls in a module that open a file without the functions of storage/files.py, in order."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):

@@ -89,7 +89,7 @@ PATTERNS = {
     ),
 }
 # Text that is not the project's own: licences, lesson sources quoted as data, and this file
-EXEMPT = {Path("tests/design/test_plain_english.py"), Path("src/foretell/primer/tokenizer.json")}
+EXEMPT = {Path("tests/design/test_plain_english.py"), Path("src/foretell/included/primer/tokenizer.json")}
 
 
 def texts(folders: tuple[str, ...]) -> list[Path]:

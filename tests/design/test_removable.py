@@ -21,7 +21,7 @@ REMOVABLE = {
             "cli/forecast.py",
             "trainings.py",
             "serving/tasks.py",
-            "almanac/make.py",
+            "included/almanac/make.py",
         )
     },
     "translation": {*("saved_model/part.py", "cli/explain.py", "cli/translate.py", "serving/tasks.py")},
@@ -65,6 +65,6 @@ def test_a_saved_model_with_a_part_of_a_removed_package_is_one_line(tmp_path, mo
 def test_the_rest_can_be_imported_without_it(package, original, tmp_path):
     """In a copy of a process that has imported torch, which forgets the modules of foretell."""
     (tmp_path / "without.py").write_text(WITHOUT, encoding="utf-8")
-    arguments = [f"foretell.{package}", "foretell.__main__", "foretell.almanac.make"]
+    arguments = [f"foretell.{package}", "foretell.__main__", "foretell.included.almanac.make"]
     finished = original.run(arguments, program=tmp_path / "without.py")
     assert finished.returncode == 0, finished.stderr

@@ -29,7 +29,6 @@ from foretell.generation.batch_generation import continue_prompt, generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
-from foretell.manifest import Manifest
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder
@@ -37,6 +36,7 @@ from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
+from foretell.storage.manifest import Manifest
 from foretell.training.loop import Action, Progress, train
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from foretell.manifest import Manifest
 from foretell.runs.run import Run
+from foretell.storage.manifest import Manifest
 from tests.warm import Original
 
 HERE = Path(__file__).parent

@@ -16,13 +16,13 @@ from foretell.errors import CheckpointError
 from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import load_model
 from foretell.loading import load
-from foretell.manifest import write_manifest
 from foretell.pretraining.pretrain import TextTraining
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.run import Run
 from foretell.runs.training_state import read_places
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
+from foretell.storage.manifest import write_manifest
 
 BOUND = 1e-5  # of weights after two steps on another number of processes
 

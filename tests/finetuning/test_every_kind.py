@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from foretell.cli.main import run
 from foretell.data.table import open_table
 from foretell.errors import ConfigError, UsageError
-from foretell.files import read_json, write_json
 from foretell.finetuning.head import head_of
 from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
@@ -28,6 +27,7 @@ from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_task
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns
 from foretell.loading import load
+from foretell.storage.files import read_json, write_json
 from foretell.typesetting.document import DocumentSection, Paragraph
 
 # --- a kind in one place ---------------------------------------------------------------------------------------------

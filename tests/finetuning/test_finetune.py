@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from foretell.config.training import TrainingConfig
 from foretell.convert.peft import export_peft
 from foretell.errors import ConfigError, Interrupted
-from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
@@ -32,6 +31,7 @@ from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.session.start import Start
+from foretell.storage.files import read_json
 from tests.toy import StoppedAt
 
 

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 import foretell
 from foretell.errors import ConfigError, UsageError
-from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kind import Example
 from foretell.finetuning.label_kind import ClassifyKind
@@ -23,6 +22,7 @@ from foretell.loading import load
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.start import Start
+from foretell.storage.files import read_json
 from tests.toy import StoppedAt
 
 

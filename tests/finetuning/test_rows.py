@@ -12,13 +12,13 @@ import foretell
 from foretell.data.memory import as_source
 from foretell.data.table import Row, open_table
 from foretell.errors import DataError, UsageError
-from foretell.files import read_json
 from foretell.finetuning.columns import columns_by_cells
 from foretell.finetuning.head import head_of
 from foretell.finetuning.kind import find_kind
 from foretell.finetuning.report import REPORT, evaluate_task
 from foretell.finetuning.settings import Columns, make_columns
 from foretell.loading import load
+from foretell.storage.files import read_json
 
 SHORT: dict[str, Any] = {"training": {"steps": 2}, "device": "cpu", "progress": False}
 REFUSED = "columns is for .csv"

@@ -14,9 +14,9 @@ from foretell.forecasting.forecaster import forecast, load_forecaster
 from foretell.forecasting.metrics import mase, seasonal_naive
 from foretell.forecasting.series import Series, Timeline
 from foretell.forecasting.train import INCLUDED, ForecastRequest, ForecastTraining, forecaster_start
-from foretell.manifest import check_model_files
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
+from foretell.storage.manifest import check_model_files
 
 MONTHS = Timeline("month", 1, 0, "%Y-%m")
 

@@ -16,7 +16,7 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.generation import sampling
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
 from foretell.generation.sampling import Sampler, largest, largest_on_gpu, pick
-from foretell.randomness import stream_key, uniform
+from foretell.numerics.randomness import stream_key, uniform
 
 LARGEST_DRAW = 1 - 2**-53
 NEUTRAL: dict[str, Any] = {"temperature": 1, "top_p": 1}  # the model's own distribution

@@ -9,6 +9,7 @@ import pytest
 
 import foretell
 from foretell.config.sampling import SamplingConfig
+from foretell.config.sampling_options import SamplingOptions
 from foretell.errors import ConfigError, ContextLengthError, TokenizerError, UsageError
 from foretell.generation import batch_generation
 from foretell.inference.completion import Completion, generate, make_completer, make_sampling, stream
@@ -17,7 +18,6 @@ from foretell.insight.explain.explain_address import explain
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load
-from foretell.sampling_options import SamplingOptions
 from foretell.text import train_tokenizer
 from foretell.trainings import train
 from tests.toy import make_toy

@@ -33,7 +33,7 @@ from foretell.model.description import Declared, Derivation, Description
 from foretell.model.norm import FrozenNorm, RMSNorm
 from foretell.model.structure import model_structure
 from foretell.model.surgery import replace
-from foretell.norms import MEAN_SQUARE
+from foretell.numerics.norms import MEAN_SQUARE
 from foretell.text import train_tokenizer
 
 TEXT = "abcadjb"

@@ -95,7 +95,7 @@ def test_a_disk_that_is_full_at_the_end_is_an_error_and_leaves_the_old_file(
     def sync(path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("foretell.files.sync", sync)
+    monkeypatch.setattr("foretell.storage.files.sync", sync)
     with pytest.raises(OutputError, match=r"could not write .*x\.safetensors: No space left on device"):
         trace.save(path, {"text": "more"})
     assert path.read_bytes() == before

@@ -9,7 +9,6 @@ from torch import nn
 
 from foretell.config.model import ModelConfig
 from foretell.config.sampling import SamplingConfig
-from foretell.device import multiplies_bfloat16
 from foretell.generation.batch_generation import run
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler
@@ -19,6 +18,7 @@ from foretell.model.cpu_matmul import MIN_ROWS, ROWS_AT_ONCE, CPULinear, OneDNNL
 from foretell.model.init import make_decoder
 from foretell.model.quantized_linear import Int4Linear, Int8Linear, QuantizedLinear
 from foretell.model.surgery import copy_with, recast
+from foretell.system.device import multiplies_bfloat16
 from foretell.training.execution import make_objective
 
 CONFIG = ModelConfig(num_layers=1, num_heads=2, width=32, context_length=64, vocab_size=11)

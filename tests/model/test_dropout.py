@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, DropoutRNG
-from foretell.randomness import random_word, stream_key
+from foretell.numerics.randomness import random_word, stream_key
 from tests.model.conftest import MakeDecoder
 
 

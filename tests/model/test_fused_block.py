@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.activations import activation_name
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.fast_decoder import prepare_for_generation
@@ -19,6 +18,7 @@ from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
 from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.surgery import copy_with_own_hooks, replace
+from foretell.numerics.activations import activation_name
 
 pytest.importorskip("numba")
 

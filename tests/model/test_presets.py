@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from foretell.config.weight_shapes import count_parameters
 from foretell.errors import ConfigError
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, PUBLISHED, SIZES, preset_config
-from foretell.weight_shapes import count_parameters
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from foretell.activations import ACTIVATIONS
 from foretell.config.model import ModelConfig
 from foretell.config.sampling import SamplingConfig
 from foretell.config.section import make_section
@@ -30,6 +29,7 @@ from foretell.model.kernels.strict import strict_copy
 from foretell.model.lora import LoRAConfig, add_lora
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
 from foretell.model.quantize_decoder import make_quantization, quantize_decoder
+from foretell.numerics.activations import ACTIVATIONS
 
 LENGTH, ROWS = 70, 5
 MODELS: dict[str, dict[str, Any]] = {

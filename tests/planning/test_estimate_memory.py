@@ -12,6 +12,7 @@ import torch
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import weight_shapes
 from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token
 from foretell.planning import estimate
@@ -25,7 +26,6 @@ from foretell.planning.estimate import (
     training_memory,
 )
 from foretell.training.execution import COMPILED_STEPS
-from foretell.weight_shapes import weight_shapes
 
 MODEL = make_section(
     ModelConfig, {"num_layers": 3, "num_heads": 2, "width": 8, "context_length": 16, "vocab_size": 50, "bias": False}

@@ -6,12 +6,12 @@ import pytest
 
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
+from foretell.config.weight_shapes import count_parameters
 from foretell.generation.engine import bytes_per_block
 from foretell.model.init import make_decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.planning.plan import Devices, plan_generation
 from foretell.planning.speed import Accelerator
-from foretell.weight_shapes import count_parameters
 
 MODEL = make_section(ModelConfig, {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 64, "vocab_size": 50})
 

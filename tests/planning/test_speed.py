@@ -7,6 +7,7 @@ import torch
 
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import weight_shapes
 from foretell.errors import UsageError
 from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import preset_config
@@ -21,7 +22,6 @@ from foretell.planning.speed import (
     step_flops,
 )
 from foretell.training.optimizer import optimizer_flops_per_step
-from foretell.weight_shapes import weight_shapes
 
 
 def test_a_gpu_reaches_a_share_of_its_peak_around_the_measured_one() -> None:

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NoReturn, Self
 import pytest
 import torch
 
-from foretell import safetensors_files
 from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
 from foretell.generation.batch_generation import continue_prompt
@@ -30,6 +29,7 @@ from foretell.runs.record import MEASURED
 from foretell.session import session
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
+from foretell.storage import safetensors_files
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
 REFUSED, BROKEN = 10, 99  # exit codes of a forked process: an error in one line; any other

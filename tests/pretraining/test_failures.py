@@ -19,8 +19,8 @@ import torch
 
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
+from foretell.config.weight_shapes import count_parameters
 from foretell.data.batch import make_batch
-from foretell.device import memory_of, system_text
 from foretell.errors import (
     CheckpointError,
     ConfigError,
@@ -31,7 +31,6 @@ from foretell.errors import (
     TrainingError,
 )
 from foretell.generation.batch_generation import continue_prompt
-from foretell.manifest import write_manifest
 from foretell.model.cost import saved_bytes_per_token
 from foretell.model.decoder import check_logits
 from foretell.model.init import make_decoder
@@ -46,8 +45,9 @@ from foretell.session.failures import is_out_of_memory, next_divisor
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
+from foretell.storage.manifest import write_manifest
+from foretell.system.device import memory_of, system_text
 from foretell.training.objective import Objective
-from foretell.weight_shapes import count_parameters
 
 CPU = torch.device("cpu")
 SHAPE = {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 32, "vocab_size": 5}
@@ -198,7 +198,7 @@ def bytes_kept(objective: Objective, rows: int) -> int:
 
 def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
-    monkeypatch.setattr("foretell.device.CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "missing"))
+    monkeypatch.setattr("foretell.system.device.CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "missing"))
     assert memory_of(CPU) == 1_000_000
     (tmp_path / "memory.max").write_text("max\n")
     assert memory_of(CPU) > 2**28
@@ -270,7 +270,7 @@ def test_a_full_disk_names_the_good_checkpoint_and_how_to_resume(
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr("foretell.safetensors_files.save_file", refuse)
+        patch.setattr("foretell.storage.safetensors_files.save_file", refuse)
         error = failure(lambda: tiny.train(run))
     assert "No space left on device" in str(error)
     assert "the checkpoint of step 2 is good; resume with: " in str(error)

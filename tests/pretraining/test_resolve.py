@@ -12,6 +12,7 @@ import torch
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import Config, TrainingConfig
+from foretell.config.weight_shapes import weight_shapes
 from foretell.errors import ConfigError, DataError
 from foretell.generation.batch_generation import continue_prompt
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
@@ -35,7 +36,6 @@ from foretell.session.fit import Footprint, check_fits
 from foretell.session.request import default_dropout
 from foretell.text.tokenizer_training import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step
-from foretell.weight_shapes import weight_shapes
 
 
 def test_steps_fill_the_given_minutes():

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from foretell import safetensors_files
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
@@ -24,6 +23,7 @@ from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.training_state import CheckpointParts, save_checkpoint
 from foretell.saved_model.parts_on_disk import save_model
+from foretell.storage import safetensors_files
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer

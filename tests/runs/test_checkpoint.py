@@ -361,6 +361,6 @@ def test_an_unreadable_file_is_one_line(save: Save, monkeypatch: pytest.MonkeyPa
         raise OSError(5, "Input/output error")
 
     checkpoint = save(7)
-    monkeypatch.setattr("foretell.manifest.sha256", unreadable)
+    monkeypatch.setattr("foretell.storage.manifest.sha256", unreadable)
     with pytest.raises(CheckpointError, match="cannot be read: Input/output error"):
         checkpoint.verify()

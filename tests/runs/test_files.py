@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from foretell import files
 from foretell.errors import CheckpointError, Interrupted, OutputError, UsageError, as_path
-from foretell.files import (
+from foretell.storage import files
+from foretell.storage.files import (
     GENERATOR,
     TEMPORARY,
     check_new,

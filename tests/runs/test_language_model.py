@@ -12,7 +12,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from foretell import safetensors_files
 from foretell.errors import ForetellError, OutputError
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
@@ -20,6 +19,7 @@ from foretell.model.dropout import Dropout
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.saved_model.parts_on_disk import save_model
+from foretell.storage import safetensors_files
 from foretell.text import Tokenizer
 
 IDS = torch.tensor([[1, 2, 3, 4]])

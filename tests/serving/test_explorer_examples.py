@@ -17,7 +17,7 @@ from foretell.text import train_tokenizer
 from tests.serving.conftest import code_of, settled
 from tests.toy import make_toy
 
-PRIMER = Path(str(files("foretell") / "primer"))
+PRIMER = Path(str(files("foretell.included") / "primer"))
 EXAMPLES = [
     {"title": "first <b>", "text": "abcabc", "layer": 1, "head": 1, "token": 3},
     {"title": "second", "text": "other words"},

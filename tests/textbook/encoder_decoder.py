@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.activations import gelu_erf, relu
+from foretell.numerics.activations import gelu_erf, relu
 from foretell.textbook.attention import Matrix, bidirectional_mask, layer_norm_per_column, project, unidirectional_mask
 from foretell.textbook.training import (
     embed_backward,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.errors import ContextLengthError
-from foretell.norms import EPSILON
+from foretell.numerics.norms import EPSILON
 from foretell.textbook.attention import (
     AttentionParameters,
     MultiHeadParameters,

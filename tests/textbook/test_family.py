@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
+from foretell.config.weight_shapes import count_parameters, weight_shapes
 from foretell.model.decoder import Decoder
 from foretell.model.presets import MODERN
-from foretell.norms import NORMS, layer_norm
+from foretell.numerics.norms import NORMS, layer_norm
 from foretell.textbook import family
 from foretell.textbook.family import decoder_forward, rotate
-from foretell.weight_shapes import count_parameters, weight_shapes
 
 # Relative to the largest logit. In 20,000 random cases like those below the largest difference was 2.3e-13 in float64.
 # In float32 the median was 1.9e-7 and the 99.9th percentile 8e-6; the largest was 2.2e-4, in a model of

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretell.norms import EPSILON
+from foretell.numerics.norms import EPSILON
 from foretell.textbook import training
 from foretell.textbook.attention import Matrix
 from foretell.textbook.training import d_training, loss_and_gradient, sgd_step

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.norms import layer_norm, rms_norm
+from foretell.numerics.norms import layer_norm, rms_norm
 from foretell.textbook.attention import softmax
 from foretell.textbook.transformer import (
     DTransformerParameters,

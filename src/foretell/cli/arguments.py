@@ -17,7 +17,7 @@ from cyclopts import Parameter, Token
 from foretell.cli.command_line import STANDARD_INPUT
 from foretell.cli.terminal import LoadOptions, StrictOptions, note
 from foretell.errors import ConfigError, DataError, UsageError, counted, expanded
-from foretell.files import TEXT_LIMIT
+from foretell.storage.files import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from foretell.config.training import DataConfig

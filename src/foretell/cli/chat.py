@@ -19,7 +19,7 @@ from foretell.cli.path_arguments import check_not_read
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import fail, note, notes_after, open_model, print_json, report, write, write_page
 from foretell.errors import DataError, ForetellError, UsageError, as_path, did_you_mean
-from foretell.files import check_target
+from foretell.storage.files import check_target
 
 if TYPE_CHECKING:
     from foretell.inference.chat import Chat
@@ -196,7 +196,7 @@ def set_system(conversation: Chat, argument: str) -> None:
 
 def save(conversation: Chat, argument: str, read: Sequence[str] = ()) -> None:
     """Write the conversation into a file. read: what the program has read, which is not replaced."""
-    from foretell.files import write_json
+    from foretell.storage.files import write_json
 
     name = argument.removeprefix(OVERWRITE).lstrip()
     if not name:

@@ -101,8 +101,8 @@ def task_of_run(arguments: Sequence[str]) -> str | None:
 
 def part_kinds(model: str) -> list[str]:
     """The kinds of the parts of a saved model; empty if it is not found, which the verb reports."""
-    from foretell.files import CONFIG, read_json
     from foretell.finding import find_model
+    from foretell.storage.files import CONFIG, read_json
 
     if model.startswith("hub:"):  # downloaded by the verb
         return []

@@ -93,7 +93,7 @@ def convert(
     and after. Other formats are read back by independent code and compared with the model; export-report.json has the
     differences.
     """
-    from foretell.files import check_new
+    from foretell.storage.files import check_new
 
     check_new(target)
     check_options(to, {"family": family, "dtype": dtype, **vars(integers)})
@@ -131,7 +131,7 @@ def check_options(to: str | None, given: dict[str, Any]) -> None:
 def save(source: str, target: Path, adapter: Path | None, dtype: str | None, verify: bool, json: bool) -> None:
     """Write a model of any layout as a saved model."""
     from foretell.convert.huggingface import stored_dtype
-    from foretell.device import dtype_name, find_dtype
+    from foretell.system.device import dtype_name, find_dtype
 
     chosen = None if dtype is None else find_dtype(dtype)
     model = open_model(source, device="cpu", dtype="float32", adapter=adapter, verify=verify)
@@ -268,9 +268,9 @@ def quantize(
 ) -> None:
     """Write a model with integer weights, and report the error of each kind of layer, the sizes and the perplexity."""
     from foretell.convert.huggingface import stored_dtype
+    from foretell.convert.quantize import WeightFiles
+    from foretell.convert.quantize import quantize as quantize_model
     from foretell.model.quantize_decoder import check_schemes
-    from foretell.quantization.quantize import WeightFiles
-    from foretell.quantization.quantize import quantize as quantize_model
 
     head = options.head or "int8"
     check_schemes(to, head)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foretell.files import read_text, write_text
+from foretell.storage.files import read_text, write_text
 
 HOME = Path(__file__).with_name("examples")
 LATER = 24  # months of passengers.csv that past.csv leaves out

@@ -82,7 +82,7 @@ class Questions:
                 goes_with = ", ".join(f"--{other}" for other in QUESTIONS if name in QUESTIONS[other].takes)
                 raise UsageError(f"--{name} goes with {goes_with} and has no effect here; leave it out")
         if self.html is not None:
-            from foretell.files import check_target
+            from foretell.storage.files import check_target
 
             check_target(self.html, overwrite=self.overwrite)
         return question, {question.takes[name]: value for name, value in details.items()}

@@ -70,7 +70,7 @@ class GenerateOptions:
 
     def check(self) -> None:
         """Refuse what can be refused before texts are read and a model is loaded."""
-        from foretell.files import check_target
+        from foretell.storage.files import check_target
         from foretell.text.streaming import StopStrings
 
         check_count("n", self.n)

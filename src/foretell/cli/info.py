@@ -15,8 +15,8 @@ from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import messages, note, open_model, print_json, write
 from foretell.errors import UsageError, counted
-from foretell.files import printable_name
-from foretell.installation import describe_installation, installation_text
+from foretell.storage.files import printable_name
+from foretell.system.installation import describe_installation, installation_text
 
 if TYPE_CHECKING:
     import torch
@@ -141,9 +141,9 @@ def read_description(argument: str, verify: bool = False) -> StoredModel | Huggi
     """
     from foretell.convert.gguf.files import read_gguf
     from foretell.convert.huggingface_files import read_directory
-    from foretell.files import ADAPTER_CONFIG
     from foretell.finding import check_files, find_model
     from foretell.saved_model.config_file import is_own, read_stored_model
+    from foretell.storage.files import ADAPTER_CONFIG
 
     directory = find_model(argument)
     if (directory / ADAPTER_CONFIG).is_file():
@@ -210,8 +210,8 @@ def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
 
 def precision_of(module: Module, dtype: torch.dtype) -> str:
     """The schemes of the quantised matrices that a module reads, or else its dtype."""
-    from foretell.device import dtype_name
     from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead
+    from foretell.system.device import dtype_name
 
     parts = [module.token[0]] if isinstance(module, QuantizedTiedHead) else module.modules()
     schemes = {part.scheme for part in parts if isinstance(part, QuantizedMatrix)}
@@ -257,8 +257,8 @@ def describe(
 
 def weights_of_shape(config: ModelConfig) -> Iterator[StoredWeight]:
     """The weights of a new decoder, in float32."""
+    from foretell.config.weight_shapes import weight_shapes
     from foretell.saved_model.config_file import StoredWeight
-    from foretell.weight_shapes import weight_shapes
 
     for path, shape in weight_shapes(config).items():
         yield StoredWeight(path, shape, prod(shape), "float32", 4 * prod(shape))
@@ -266,10 +266,10 @@ def weights_of_shape(config: ModelConfig) -> Iterator[StoredWeight]:
 
 def weights_in_memory(model: LanguageModel) -> Iterator[StoredWeight]:
     """The weights of a loaded model and its parts, including scales and minima of quantised weights."""
-    from foretell.device import dtype_name
     from foretell.model.quantized_linear import quantized_layers
     from foretell.saved_model.config_file import StoredWeight
     from foretell.saved_model.part import stored_buffers
+    from foretell.system.device import dtype_name
 
     quantized, buffers = quantized_layers(model.decoder), stored_buffers(model.decoder)
     for path, module in model.decoder.named_modules():

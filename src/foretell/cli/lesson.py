@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.terminal import note, print_json, results, write_page
 from foretell.errors import LessonError, UsageError
-from foretell.files import check_target, check_writable
 from foretell.lessons.registry import ENTRIES, LessonEntry, find_lesson, make_lesson
+from foretell.storage.files import check_target, check_writable
 
 if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport

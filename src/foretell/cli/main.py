@@ -211,6 +211,6 @@ def _usage(error: CycloptsError) -> str:
 
 
 def _version() -> str:
-    from foretell.installation import installation_text
+    from foretell.system.installation import installation_text
 
     return installation_text()

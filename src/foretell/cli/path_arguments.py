@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from foretell.cli.arguments import output, text_output
 from foretell.errors import ForetellError, OutputError, UsageError, expanded
-from foretell.files import has_mark
+from foretell.storage.files import has_mark
 
 if TYPE_CHECKING:
     from cyclopts import App, ArgumentCollection

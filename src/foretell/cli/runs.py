@@ -38,9 +38,9 @@ def runs(
         if png is not None or json:
             raise UsageError("--delete goes with the names of runs alone; leave out --png and --json")
         return delete_runs(names)
-    from foretell.files import check_target
     from foretell.runs.summary import RunTable, differing_settings, letters_of, summarize, warning_about
     from foretell.session.plots import MARKS, check_can_draw, losses_of, write_png
+    from foretell.storage.files import check_target
 
     check_can_draw(png)
     target = None if png is None else check_target(png, overwrite=overwrite)

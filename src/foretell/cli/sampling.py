@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from cyclopts import Parameter
 
 from foretell.cli import arguments
+from foretell.config.sampling_options import SamplingFields
 from foretell.errors import DataError, UsageError
-from foretell.files import JSON_LIMIT
-from foretell.sampling_options import SamplingFields
+from foretell.storage.files import JSON_LIMIT
 
 TYPED: dict[str, Any] = {"logit_bias": list[str], "ban": list[str], "json_schema": Path}  # types that differ
 

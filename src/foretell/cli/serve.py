@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.allocator import share_one_arena
 from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
 from foretell.cli.terminal import note, open_model
 from foretell.errors import UsageError
+from foretell.system.allocator import share_one_arena
 
 if TYPE_CHECKING:
     from foretell.serving.models import ModelSettings, ServedModel, ServedTask

@@ -21,13 +21,13 @@ from rich.segment import Segment
 
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError, counted
-from foretell.files import write_text
+from foretell.storage.files import write_text
 from foretell.typesetting.numbers import format_duration
 
 if TYPE_CHECKING:
-    from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
+    from foretell.system.device import DeviceName, DtypeName
     from foretell.typesetting.html import Shown
 
 # Seconds between two lines of progress, on a terminal and in a log
@@ -292,9 +292,9 @@ def show_tokens(argument: str, text: str, allow_special: bool = False, start_tok
     """
     if not results().is_terminal or argument.startswith("hub:"):
         return
-    from foretell.files import CONFIG, TOKENIZER_FILE
     from foretell.finding import find_model
     from foretell.saved_model.config_file import is_own
+    from foretell.storage.files import CONFIG, TOKENIZER_FILE
     from foretell.text import has_tokenizer, load_tokenizer
 
     directory = find_model(argument)

@@ -53,7 +53,7 @@ class TracedNames:
             raise UsageError(
                 f"--out {self.out}: values are written as safetensors; name it {self.out.stem}.safetensors"
             )
-        from foretell.files import check_target
+        from foretell.storage.files import check_target
 
         check_target(self.out, overwrite=self.overwrite)
 
@@ -167,8 +167,8 @@ def trace_forecast(
 def write(loaded: LanguageModel, text: str, select: list[str], out: Path, overwrite: bool, json: bool) -> None:
     import torch
 
-    from foretell.device import dtype_name
     from foretell.insight.trace import Trace
+    from foretell.system.device import dtype_name
 
     ids = loaded.encode_fitting(text)
     with torch.inference_mode(), Trace(loaded, select) as trace:

@@ -25,11 +25,11 @@ from foretell.errors import UsageError, shell_words
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from foretell.device import DeviceName, DtypeName
     from foretell.evaluation.replayed_row import ReplayedRow, ReplayedToken
     from foretell.pretraining.replay import Replay
     from foretell.pretraining.task import TextTask
     from foretell.session.session import Session
+    from foretell.system.device import DeviceName, DtypeName
 
 
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")

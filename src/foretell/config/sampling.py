@@ -6,8 +6,8 @@ from typing import Self
 
 from pydantic import model_validator
 
+from foretell.config.sampling_options import SamplingFields
 from foretell.config.section import Section, raise_first
-from foretell.sampling_options import SamplingFields
 
 
 class SamplingConfig(SamplingFields, Section):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import ConfigError
-from foretell.files import JSON_LIMIT, read_bytes
+from foretell.storage.files import JSON_LIMIT, read_bytes
 
 
 def read_toml(path: Path) -> dict[str, Any]:

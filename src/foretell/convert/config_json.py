@@ -13,7 +13,7 @@ from foretell.config.model import Bias, ModelConfig
 from foretell.config.section import make_section
 from foretell.convert.family import REQUIRED, Family, Field, Rope, names
 from foretell.errors import ConfigError
-from foretell.norms import NORMS
+from foretell.numerics.norms import NORMS
 
 NESTED = ("bias", "dropout")
 NAME = re.compile(r"'[^']*'|\w+(?:\.\w+)*")  # a name, or a value in quotes, which is not translated

@@ -21,9 +21,10 @@ from foretell.convert.gguf.export import PRECISIONS, export_gguf
 from foretell.convert.gguf.metadata import ARCHITECTURES
 from foretell.convert.huggingface_files import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
-from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import OutputError, UsageError, as_path
-from foretell.files import (
+from foretell.language_model import LanguageModel, check_model
+from foretell.model.init import decoder_with_weights
+from foretell.storage.files import (
     CONFIG,
     TOKENIZER_FILE,
     VOCABULARY_LIMIT,
@@ -34,10 +35,9 @@ from foretell.files import (
     read_text,
     write_json,
 )
-from foretell.language_model import LanguageModel, check_model
-from foretell.manifest import EXPORT_REPORT, describe_files
-from foretell.model.init import decoder_with_weights
-from foretell.safetensors_files import save_tensors
+from foretell.storage.manifest import EXPORT_REPORT, describe_files
+from foretell.storage.safetensors_files import save_tensors
+from foretell.system.device import WEIGHT_DTYPES, dtype_name
 from foretell.text import Tokenizer
 from foretell.textbook.attention import Matrix
 from foretell.textbook.family import load_weights

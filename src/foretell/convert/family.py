@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foretell.config.model import ModelConfig
+from foretell.config.weight_shapes import Shape, weight_shapes
 from foretell.errors import ConfigError
-from foretell.weight_shapes import Shape, weight_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor

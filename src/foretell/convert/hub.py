@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from foretell.errors import CheckpointError, ForetellError, UsageError
-from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, read_json
+from foretell.storage.files import CONFIG, TOKENIZER_FILE, WEIGHTS, WEIGHTS_INDEX, read_json
 from foretell.typesetting.numbers import format_bytes
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from foretell.convert.huggingface_files import find_tensors, read_directory
 from foretell.errors import CheckpointError
 from foretell.language_model import LanguageModel
 from foretell.model.init import decoder_with_weights
-from foretell.safetensors_files import FLOATS, check_finite, read_tensor
-from foretell.safetensors_header import StoredTensor
+from foretell.storage.safetensors_files import FLOATS, check_finite, read_tensor
+from foretell.storage.safetensors_header import StoredTensor
 
 
 def load_huggingface(

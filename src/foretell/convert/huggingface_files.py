@@ -12,17 +12,17 @@ from pathlib import Path
 
 from foretell.config.model import ModelConfig
 from foretell.config.quantization import QuantizationConfig
+from foretell.config.weight_shapes import weight_shapes
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family, pairings
 from foretell.errors import CheckpointError, ConfigError, counted, did_you_mean
-from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_json
 from foretell.paths import matches, starred
-from foretell.safetensors_header import StoredTensor, check_shapes, read_header
 from foretell.saved_model.config_file import NO_TOKENIZER, StoredWeight, check_depth, check_vocabulary
+from foretell.storage.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_json
+from foretell.storage.safetensors_header import StoredTensor, check_shapes, read_header
 from foretell.text import Tokenizer, has_tokenizer, id_tokenizer, load_tokenizer
 from foretell.text.tokenizer_loading import read_end_ids
-from foretell.weight_shapes import weight_shapes
 
 READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
 PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")

@@ -12,7 +12,7 @@ from typing import Any
 from foretell.convert.gguf.header import ARCHITECTURE, read_general
 from foretell.convert.hub import PREFIX as HUB
 from foretell.errors import CheckpointError
-from foretell.files import CONFIG, printable_name, read_json
+from foretell.storage.files import CONFIG, printable_name, read_json
 
 OLLAMA = "ollama:"
 REGISTRY, LIBRARY, LATEST = "registry.ollama.ai", "library", "latest"

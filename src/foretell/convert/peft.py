@@ -20,13 +20,13 @@ from foretell.config.model import ModelConfig
 from foretell.convert.families import FAMILIES, choose_family, differences
 from foretell.convert.family import Family, Pairing, Transpose, outputs_in_our_order, outputs_in_their_order, pairings
 from foretell.errors import CheckpointError, OutputError, UsageError
-from foretell.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
 from foretell.language_model import LanguageModel
-from foretell.manifest import write_manifest
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
-from foretell.safetensors_files import check_finite, read_tensor, save_tensors
-from foretell.safetensors_header import read_header
 from foretell.saved_model.layer_parts import LORA, LoRAPart, add_adapters
+from foretell.storage.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
+from foretell.storage.manifest import write_manifest
+from foretell.storage.safetensors_files import check_finite, read_tensor, save_tensors
+from foretell.storage.safetensors_header import read_header
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."

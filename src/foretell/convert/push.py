@@ -14,10 +14,10 @@ from typing import Any
 
 from foretell.convert.hub import PREFIX, import_hub, one_line_errors, parse_name
 from foretell.errors import OutputError, UsageError
-from foretell.files import write_text
 from foretell.runs.checkpoint import Checkpoint, validation_loss
 from foretell.runs.run import Run
 from foretell.runs.summary import bits_per_byte, read_held_out, summarize, training_digest
+from foretell.storage.files import write_text
 from foretell.typesetting.numbers import format_bytes
 
 logger = logging.getLogger(__name__)

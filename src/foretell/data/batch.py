@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.device import to_device
 from foretell.errors import UsageError
+from foretell.system.device import to_device
 
 IGNORED = 0  # stands for a missing target; its loss weight is 0
 PADDING = -1  # the document id of padding

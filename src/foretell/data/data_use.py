@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from foretell.errors import CheckpointError
-from foretell.safetensors_files import open_tensors, save_tensors
+from foretell.storage.safetensors_files import open_tensors, save_tensors
 
 if TYPE_CHECKING:
     from foretell.data.rows import Tokens

@@ -11,7 +11,7 @@ import numpy as np
 from foretell.data.batch import PADDING, Batch, make_batch, make_document_batch, pad
 from foretell.data.shards import TokenStream
 from foretell.errors import DataError
-from foretell.randomness import permutation, random_word, stream_key
+from foretell.numerics.randomness import permutation, random_word, stream_key
 
 
 class EpochOrder:

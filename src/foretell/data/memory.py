@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from foretell.data.lines import TextFile
 from foretell.data.table import Cells, Format, Row, Table
 from foretell.errors import ConfigError, DataError, UsageError, as_path
-from foretell.files import write_text
+from foretell.storage.files import write_text
 
 FRAME, ROWS = "the frame", "the rows"
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretell.data import shards
 from foretell.errors import DataError, OutputError, UsageError
-from foretell.files import sha256, sync, write_json
+from foretell.storage.files import sha256, sync, write_json
 
 
 class TokenWriter:

@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 
 from foretell.errors import DataError, UsageError, did_you_mean
-from foretell.files import read_bytes, sha256
+from foretell.storage.files import read_bytes, sha256
 
 FORMAT = 1
 INDEX = "index.json"

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from foretell.data.batch import Batch
-from foretell.device import autocast
 from foretell.distributed.world import evaluating_world
+from foretell.system.device import autocast
 from foretell.text import Tokenizer
 
 TOKENS_AT_ONCE = 8192  # per batch

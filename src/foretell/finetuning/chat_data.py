@@ -14,11 +14,11 @@ from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import INDEX, TokenStore
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, DataError, TokenizerError, counted
-from foretell.files import sha256
 from foretell.finetuning.conversations import Conversation
 from foretell.finetuning.inputs import are_few
-from foretell.randomness import permutation, stream_key
-from foretell.safetensors_files import open_tensors
+from foretell.numerics.randomness import permutation, stream_key
+from foretell.storage.files import sha256
+from foretell.storage.safetensors_files import open_tensors
 from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatFormat, ChatTokens
 

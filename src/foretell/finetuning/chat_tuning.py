@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from foretell.config.model import ModelConfig
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import count_parameters
 from foretell.errors import as_path, counted
-from foretell.files import TOKENIZER_FILE, sync
 from foretell.finetuning.chat_data import ChatData, EncodedConversation, Truncation, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask, row_batches
 from foretell.finetuning.conversations import ConversationReader
@@ -30,6 +30,7 @@ from foretell.session.fit import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.start import Start
+from foretell.storage.files import TOKENIZER_FILE, sync
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.text.chat_template import (
     ChatFormat,
@@ -39,7 +40,6 @@ from foretell.text.chat_template import (
     own_template,
     prepare_tokenizer,
 )
-from foretell.weight_shapes import count_parameters
 
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
 DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}

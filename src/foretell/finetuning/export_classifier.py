@@ -21,15 +21,15 @@ from foretell.convert.export import SHARD_BYTES, config_json, rounded, stored_ar
 from foretell.convert.families import choose_family
 from foretell.convert.family import Family, iter_ours, iter_theirs
 from foretell.convert.parity import ABSOLUTE, RELATIVE, probe_texts, report_head
-from foretell.device import dtype_name
 from foretell.errors import OutputError, UsageError
-from foretell.files import CONFIG, TOKENIZER_FILE, check_new, new_directory, read_json, write_json
 from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
 from foretell.finetuning.inputs import EncodedExample
 from foretell.finetuning.kind import find_kind
 from foretell.finetuning.kinds import KINDS
 from foretell.language_model import LanguageModel
-from foretell.manifest import EXPORT_REPORT, describe_files
+from foretell.storage.files import CONFIG, TOKENIZER_FILE, check_new, new_directory, read_json, write_json
+from foretell.storage.manifest import EXPORT_REPORT, describe_files
+from foretell.system.device import dtype_name
 from foretell.textbook.family import decoder_stream
 
 SCORE = "score.weight"

@@ -11,7 +11,6 @@ from torch import nn
 
 from foretell.data.memory import write_rows
 from foretell.errors import counted
-from foretell.files import read_json
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
@@ -31,6 +30,7 @@ from foretell.session.fit import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.start import Start
 from foretell.session.state import SessionState
+from foretell.storage.files import read_json
 from foretell.text import Tokenizer
 
 NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config.section import make_section
-from foretell.device import autocast
 from foretell.errors import CheckpointError, UsageError
 from foretell.finetuning.inputs import EncodedExample, InputFormat, TaskBatch, iter_by_length, with_input_tokens
 from foretell.finetuning.kind import Example, Kind, kind_of
@@ -23,6 +22,7 @@ from foretell.model.dropout import Dropout, make_dropout
 from foretell.model.init import WEIGHT_STD, with_vocabulary
 from foretell.saved_model.config_file import command_of
 from foretell.saved_model.part import DECODER, TOKENIZER, DecoderPart, Part, PartSource, TokenizerPart, register_part
+from foretell.system.device import autocast
 from foretell.training.objective import Loss, Objective
 
 TASK_HEAD = "task_head"  # the name and the kind of the part

@@ -27,7 +27,7 @@ from torch import Tensor
 from foretell.data.batch import Rows, pad, padded_groups
 from foretell.errors import ContextLengthError, DataError
 from foretell.finetuning.settings import InputTokens, Pool, Truncate
-from foretell.randomness import permutation, stream_key, uniform
+from foretell.numerics.randomness import permutation, stream_key, uniform
 from foretell.text import Tokenizer
 
 START, DELIMITER, EXTRACT = "<|start|>", "<|delimiter|>", "<|extract|>"

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.device import autocast
 from foretell.finetuning.head import TaskHead, encode_texts, head_of, head_outputs, input_format
 from foretell.finetuning.inputs import EncodedExample, InputFormat
 from foretell.finetuning.kind import AskedOutput, Example, Kind, TaskPrediction
@@ -37,6 +36,7 @@ from foretell.insight.attribution.word_effects import (
 from foretell.insight.contributions import record_contributions
 from foretell.insight.readout import TaskReadout
 from foretell.language_model import LanguageModel
+from foretell.system.device import autocast
 from foretell.text.words import Word, pieces_of, words_of
 from foretell.typesetting.document import DocumentSection, Paragraph, Part
 from foretell.typesetting.html import Shown

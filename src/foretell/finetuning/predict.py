@@ -15,12 +15,12 @@ from foretell.data.lines import ZIP, content_suffix
 from foretell.data.memory import list_texts
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table, text_line
 from foretell.errors import DataError, UsageError
-from foretell.files import check_target, new_files
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.head import encode_texts, head_of, head_outputs, input_format
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.settings import Columns
 from foretell.language_model import LanguageModel
+from foretell.storage.files import check_target, new_files
 from foretell.typesetting.html import ShownList
 
 ROWS_AT_ONCE = 1024

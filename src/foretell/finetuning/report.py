@@ -11,7 +11,6 @@ from foretell.data.table import open_table
 from foretell.errors import shell_words
 from foretell.evaluation.material import table_rows
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.files import write_json
 from foretell.finetuning.columns import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
@@ -25,6 +24,7 @@ from foretell.runs.summary import RunReport
 from foretell.session.commands import command_name
 from foretell.session.plots import draw_if_possible, picture, points_of
 from foretell.session.state import SessionState
+from foretell.storage.files import write_json
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.html import Shown

@@ -32,7 +32,7 @@ from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, count_repeated, hash_examples, split_off_dev
 from foretell.language_model import LanguageModel
-from foretell.randomness import stream_key
+from foretell.numerics.randomness import stream_key
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Task
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from foretell.finetuning.kind import Example, Kind
 from foretell.finetuning.split import make_folds
-from foretell.randomness import permutation, stream_key
+from foretell.numerics.randomness import permutation, stream_key
 
 WORD = r"\w+|[^\w\s]"
 MOST_CHARACTERS = 2000  # characters of a text that are used

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from foretell.config.model import ModelConfig
+from foretell.config.weight_shapes import weight_shapes
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.lora import LoRAConfig
@@ -19,7 +20,6 @@ from foretell.saved_model.layer_parts import LORA, add_adapters
 from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Machine, Training
 from foretell.session.fit import Footprint
 from foretell.session.start import Start
-from foretell.weight_shapes import weight_shapes
 
 SMALL_WIDTH = 512  # narrower models have a larger default learning rate
 

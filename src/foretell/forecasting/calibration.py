@@ -24,9 +24,9 @@ from pydantic import Field, model_validator
 
 from foretell.config.model import Size
 from foretell.config.section import Section, make_section
-from foretell.files import read_json
 from foretell.forecasting.metrics import seasonal_naive
 from foretell.forecasting.series import Window
+from foretell.storage.files import read_json
 
 SHARES = np.linspace(0, 1, 11)
 LEAST_GAIN = 0.02  # relative gain in error; with less, only the model's forecast is used

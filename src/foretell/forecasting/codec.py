@@ -20,11 +20,11 @@ from pydantic import Field, model_validator
 
 from foretell.config.model import Size
 from foretell.config.section import Section, make_section
-from foretell.files import write_json
 from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibration
 from foretell.forecasting.series import Earlier
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
+from foretell.storage.files import write_json
 
 CONSTANT = 1e-12  # a standard deviation below this share of the largest value is rounding noise of a constant series
 SMALLEST_SPREAD = float(np.finfo(np.float64).tiny)  # without it, values near 5e-324 would have a spread of 0

@@ -18,7 +18,6 @@ from foretell.config.sampling import SamplingConfig
 from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.memory import Frame
-from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError, check_type, counted
 from foretell.evaluation.loss import Progress, silent
 from foretell.forecasting.calibration import Bounds, Combination, interval_of
@@ -34,7 +33,8 @@ from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.decoder import Decoder
-from foretell.randomness import stream_key
+from foretell.numerics.randomness import stream_key
+from foretell.system.device import DeviceName, DtypeName
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown, ShownList
 

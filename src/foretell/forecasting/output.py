@@ -12,7 +12,6 @@ import numpy as np
 
 from foretell.data.table import FORMATS
 from foretell.errors import UsageError
-from foretell.files import check_target, write_text
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.forecasting.series import Timeline
 from foretell.forecasting.series_file import table_text
@@ -20,6 +19,7 @@ from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.forecasting.value_model import reading_values
 from foretell.insight.page.write_page import PageReport, record_all, write_traced
 from foretell.session.plots import check_can_draw, picture, picture_text
+from foretell.storage.files import check_target, write_text
 from foretell.typesetting.numbers import format_significant
 
 DIGITS = 10  # significant digits

@@ -26,7 +26,6 @@ from foretell.data.memory import FRAME, Frame, check_some, frame_cells
 from foretell.data.numbers import LARGEST, may_group, plain_number, proves, two_readings, unit_of
 from foretell.data.table import FORMATS, Cells, Delimited, Parquet, csv_line, open_table
 from foretell.errors import DataError, UsageError, as_path, check_type, counted
-from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
 from foretell.forecasting.series import (
     Series,
@@ -55,6 +54,7 @@ from foretell.forecasting.series_layout import (
     refuse_unread_dates,
     with_header,
 )
+from foretell.storage.files import write_text
 
 SEPARATORS = "\t;|,"  # the comma is last, because commas next to another separator are decimal
 SNIFFED_LINES = 20

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from foretell.randomness import stream_key
+from foretell.numerics.randomness import stream_key
 
 Rng = np.random.Generator
 

@@ -17,7 +17,6 @@ from foretell.config.model import ModelConfig
 from foretell.config.section import Section, check_known, make_section
 from foretell.config.training import TrainingConfig
 from foretell.data.memory import check_some
-from foretell.device import DeviceName
 from foretell.errors import ConfigError, counted, expanded
 from foretell.finding import run_directory
 from foretell.forecasting.calibration import INTERVALS
@@ -41,6 +40,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.start import Start
 from foretell.session.state import SessionState
+from foretell.system.device import DeviceName
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series

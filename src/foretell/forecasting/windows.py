@@ -19,7 +19,7 @@ from foretell.forecasting.codec import Scale, SeriesCodec, scale_of
 from foretell.forecasting.config import SeriesConfig
 from foretell.forecasting.series import Earlier, Window
 from foretell.forecasting.synthetic import synthetic_series
-from foretell.randomness import stream_key
+from foretell.numerics.randomness import stream_key
 
 MOST_HIDDEN = 0.3  # the largest share of hidden values in a window
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from foretell.device import memory_of
 from foretell.errors import UsageError
 from foretell.generation.recorded_step import StepRecorder
 from foretell.generation.sequence import Sequence, table_of
@@ -15,6 +14,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.kernels import is_compiling, is_small, prepare_for_generation
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow
 from foretell.model.surgery import copy_with_own_hooks
+from foretell.system.device import memory_of
 
 MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's memory by default
 

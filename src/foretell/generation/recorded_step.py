@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.device import to_device
 from foretell.generation.block_table import blocks_for
 from foretell.model.cache import KVView
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import PADDING_BLOCK, PagedKVCache, PagedRow, StaticPagedKVView, filled_table
+from foretell.system.device import to_device
 
 MIN_TOKENS = 16  # capturing takes about as long as a few steps
 STEPS_KEPT = 16  # captured steps per form of the model

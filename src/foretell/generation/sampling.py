@@ -15,7 +15,7 @@ from foretell.errors import UsageError, check_type
 from foretell.generation.constraint import Constraint, TokenBytes
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters, narrow, odds
 from foretell.model.decoder import check_logits
-from foretell.randomness import stream_key, uniform
+from foretell.numerics.randomness import stream_key, uniform
 
 NUMBERS_AT_ONCE = 2**15  # logits that are sampled together: in float64 they fit in a core's cache
 

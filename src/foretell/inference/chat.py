@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 from torch import Tensor
 
 from foretell.config.sampling import SamplingConfig
+from foretell.config.sampling_options import SamplingOptions
 from foretell.errors import ContextLengthError, UsageError, check_count, check_type, counted
 from foretell.generation.filters import Prefixes
 from foretell.generation.scheduler import Scheduler
@@ -21,7 +22,6 @@ from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
-from foretell.sampling_options import SamplingOptions
 from foretell.text.chat_template import ChatFormat, ChatTemplate, Message, find_template, own_template
 
 FALLBACK_TEMPLATE = "plain"

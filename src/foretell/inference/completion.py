@@ -11,6 +11,7 @@ from html import escape
 from typing import Any, Unpack, overload
 
 from foretell.config.sampling import SamplingConfig
+from foretell.config.sampling_options import SamplingOptions
 from foretell.errors import UsageError, check_count, counted
 from foretell.generation.batch_generation import make_scheduler, run
 from foretell.generation.sampling import Sampler
@@ -20,7 +21,6 @@ from foretell.generation.speculation import DraftModel, PromptLookup, Proposer
 from foretell.inference.continuation import Continuation
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel, check_model
-from foretell.sampling_options import SamplingOptions
 from foretell.text import StopStrings, Tokenizer
 from foretell.typesetting.html import ShownList
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from foretell.data.batch import pad, padded_groups
 from foretell.data.questions import EvaluationTask, choose_task, read_endings, read_questions, text_config
 from foretell.data.sources import DocumentReader
-from foretell.device import check_name
 from foretell.errors import UsageError, as_path, check_count
 from foretell.evaluation.loss import Progress, json_number, perplexity, silent
 from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult, evaluate_choices, evaluate_endings
 from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, predicted_row
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
+from foretell.system.device import check_name
 from foretell.training.objective import Objective
 from foretell.typesetting.document import BAR_WIDTH, DocumentSection, Paragraph, Table, bar, ending, quoted
 from foretell.typesetting.html import Shown, ShownList

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foretell.model.structure import IDS, Source, Structure, Value
-from foretell.norms import NORMS
+from foretell.numerics.norms import NORMS
 
 VECTORS = ("D", "E", "F", "H*E", "G*E")  # the last dimension of a vector
 ATTENTION_WEIGHT = "attention weight"  # the formula of a row of a softmax

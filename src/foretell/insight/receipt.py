@@ -15,12 +15,12 @@ from torch import Tensor
 
 from foretell.config.sampling import SamplingConfig
 from foretell.config.section import Section, make_section
-from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import DataError
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
 from foretell.generation.logprobs import top_of
 from foretell.generation.sampling import Sampler, pick
 from foretell.generation.sequence import Sequence
+from foretell.system.device import WEIGHT_DTYPES, dtype_name
 from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection as Document
 from foretell.typesetting.document import Table, fitting, quoted

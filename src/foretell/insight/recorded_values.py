@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.files import TRACE_FORMAT, new_files
 from foretell.insight.address import ONE_ROW
 from foretell.model.decoder import HEAD
 from foretell.model.structure import Structure, Value
 from foretell.paths import starred
-from foretell.safetensors_files import save_tensors
+from foretell.storage.files import TRACE_FORMAT, new_files
+from foretell.storage.safetensors_files import save_tensors
 from foretell.typesetting.numbers import format_bytes
 
 LARGEST_SHOWN = 3

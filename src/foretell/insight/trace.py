@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError, as_path
-from foretell.files import check_target
 from foretell.insight.address import View, make_view, parse_address
 from foretell.insight.recorded_values import Budget, RecordedValues, element_bytes, save_values
 from foretell.insight.replacement import STAGES, OwnThread, ReplacedValue, Replacement, StagedAttention, in_backward
@@ -28,6 +27,7 @@ from foretell.model.surgery import is_compiled
 from foretell.model.surgery import replace as replace_modules
 from foretell.paths import select as select_names
 from foretell.paths import starred, suggest
+from foretell.storage.files import check_target
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 from foretell.typesetting.numbers import format_bytes

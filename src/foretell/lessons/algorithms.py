@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foretell.config.weight_shapes import count_parameters
 from foretell.lessons.algorithms_decoder import (
     ETA,
     SIZES,
@@ -32,7 +33,6 @@ from foretell.model.presets import preset_config
 from foretell.textbook import attention, training, transformer
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table, labelled_table
 from foretell.typesetting.expression import Matrix, SymbolMatrix
-from foretell.weight_shapes import count_parameters
 
 # Printed in the source
 QUERY = [11.0, 12.0]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from foretell.activations import gelu_erf
 from foretell.config.model import ModelConfig
 from foretell.config.sampling import SamplingConfig
 from foretell.config.section import make_section
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.model.decoder import Decoder
+from foretell.numerics.activations import gelu_erf
 from foretell.textbook import transformer
 from foretell.textbook.attention import Vector, layer_norm_per_column
 from foretell.textbook.training import sgd_step

@@ -14,10 +14,10 @@ from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
 from foretell.data.batch import Batch, make_batch
-from foretell.files import EXAMPLES, write_json
 from foretell.language_model import LanguageModel
 from foretell.lessons.lesson import Lesson, generate_greedily, train_on
 from foretell.model.init import make_decoder
+from foretell.storage.files import EXAMPLES, write_json
 from foretell.text import train_tokenizer
 from foretell.training.optimizer import make_optimizer
 

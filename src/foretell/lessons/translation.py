@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from foretell.activations import relu
 from foretell.lessons.lesson import FigureCheck, Lesson, above, near, same
-from foretell.norms import EPSILON
+from foretell.numerics.activations import relu
+from foretell.numerics.norms import EPSILON
 from foretell.textbook.attention import (
     AttentionParameters,
     MultiHeadParameters,

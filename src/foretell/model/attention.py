@@ -15,7 +15,7 @@ from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
 from foretell.model.position import Rotate, Rotation, keep_heads, rotate_heads
-from foretell.norms import in_float32
+from foretell.numerics.norms import in_float32
 
 
 class Attention(nn.Module):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from foretell.config.model import ModelConfig
+from foretell.config.weight_shapes import count_parameters
 from foretell.model.init import empty_decoder
 from foretell.model.structure import model_structure
-from foretell.weight_shapes import count_parameters
 
 
 def saved_bytes_per_token(config: ModelConfig, matmul_bytes: int = 2) -> int:

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.device import is_amd, multiplies_bfloat16
 from foretell.model.decoder import TiedHead
+from foretell.system.device import is_amd, multiplies_bfloat16
 
 MIN_ROWS = 4  # from here on, bfloat16 rows are multiplied faster in float32
 ELEMENTS_AT_ONCE = 2**22  # elements of a part of a weight: 16 MiB in float32, a tenth of GPT-2's head

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config.model import ModelConfig
-from foretell.device import dtype_name, to_device
 from foretell.errors import CheckpointError, ContextLengthError, check_type
 from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.description import RETURNED, Declared, Description
 from foretell.model.dropout import DropoutHost, make_dropout
 from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
+from foretell.system.device import dtype_name, to_device
 
 LOGITS_AT_ONCE = 2**23  # elements: 32 MiB in float32, and two of 64 MiB for their log-softmax in float64
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foretell.activations import ACTIVATIONS
+from foretell.numerics.activations import ACTIVATIONS
 
 OWN_INPUT = "x"  # in `reads`: the input of the module itself
 MEMORY = "memory"  # the input that is the output of an encoder

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.device import to_device
 from foretell.model.description import Description
-from foretell.randomness import random_words, signed, stream_key
+from foretell.numerics.randomness import random_words, signed, stream_key
+from foretell.system.device import to_device
 
 ELEMENTS_PER_WORD = 4  # 16 random bits per element, so the rate is exact within 2**-17
 HALF_RANGE = 1 << 15

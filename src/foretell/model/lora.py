@@ -18,8 +18,8 @@ from foretell.model.decoder import Decoder, check_decoder
 from foretell.model.description import UNKNOWN_FORMULA, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.surgery import replace
+from foretell.numerics.randomness import stream_key
 from foretell.paths import select
-from foretell.randomness import stream_key
 
 # All layers: better for small models than the paper's choice, query and value of the attention (docs/finetuning.md)
 DEFAULT_TARGETS = ("trunk.blocks.**",)

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell import norms
 from foretell.config.model import ModelConfig
 from foretell.model.description import STATISTIC, Derivation, Description
-from foretell.norms import NORMS, in_float32
+from foretell.numerics import norms
+from foretell.numerics.norms import NORMS, in_float32
 
 
 @dataclass(frozen=True)

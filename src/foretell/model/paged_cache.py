@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from foretell.config.model import ModelConfig
-from foretell.device import to_device
 from foretell.model.cache import KVView, RowsKVView
 from foretell.model.mask import Mask
+from foretell.system.device import to_device
 
 POSITIONS_PER_BLOCK = 32
 PADDING_BLOCK = 0  # padding is written there and may not be finite; it belongs to no row and is never read

@@ -9,7 +9,6 @@ from typing import get_args
 from torch import Tensor, nn
 
 from foretell.config.quantization import QuantizationConfig, Scheme
-from foretell.device import check_name
 from foretell.errors import ConfigError, UsageError
 from foretell.model.decoder import HEAD, Decoder, TiedHead
 from foretell.model.dispatch import plain_form
@@ -17,6 +16,7 @@ from foretell.model.quantization import FORMS, UNIT_INPUTS, MatrixForm, bits_per
 from foretell.model.quantized_linear import EMBEDDINGS, LINEARS, TOKEN, QuantizedEmbedding, QuantizedTiedHead
 from foretell.model.surgery import replace
 from foretell.paths import select
+from foretell.system.device import check_name
 
 logger = logging.getLogger(__name__)
 

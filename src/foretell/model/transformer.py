@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foretell.activations import ACTIVATIONS
 from foretell.config.model import ModelConfig
 from foretell.model.attention import Attention
 from foretell.model.cache import KVView
@@ -16,6 +15,7 @@ from foretell.model.description import OWN_INPUT, Declared, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.norm import make_norm
 from foretell.model.position import NoRotation, RotaryPosition, Rotation
+from foretell.numerics.activations import ACTIVATIONS
 
 
 class MLP(nn.Module):

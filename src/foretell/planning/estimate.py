@@ -13,16 +13,16 @@ import torch
 
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
-from foretell.device import memory_of
+from foretell.config.weight_shapes import weight_shapes
 from foretell.distributed.launch import read_launch
 from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.paths import matches
+from foretell.system.device import memory_of
 from foretell.training.execution import wants_compiling
 from foretell.training.objective import logits_on_cpu, logits_on_gpu
 from foretell.training.optimizer import Shapes, is_frozen, moments_per_element, optimizer_flops_per_step
 from foretell.typesetting.numbers import format_bytes
-from foretell.weight_shapes import weight_shapes
 
 REPEATED = 4 / 3  # factor if the forward pass, a third of the operations, is computed again
 

@@ -12,14 +12,14 @@ import torch
 
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
-from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
+from foretell.config.weight_shapes import count_parameters, weight_shapes
 from foretell.errors import ConfigError, UsageError, check_count, counted
 from foretell.planning import estimate, speed
 from foretell.planning.estimate import Range
+from foretell.system.device import choose_device, choose_inference_dtype, choose_training_dtype
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 from foretell.typesetting.numbers import format_bytes, format_seconds, round_number
-from foretell.weight_shapes import count_parameters, weight_shapes
 
 MOST_TOKENS, MOST_GPUS = 1e18, 1_000_000
 

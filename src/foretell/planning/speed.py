@@ -14,6 +14,7 @@ import torch
 
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import weight_shapes
 from foretell.data.batch import make_batch
 from foretell.errors import UsageError, did_you_mean
 from foretell.model.cost import training_flops_per_token
@@ -22,7 +23,6 @@ from foretell.planning.estimate import Range
 from foretell.training.execution import make_objective
 from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.training.timing import time_steps
-from foretell.weight_shapes import weight_shapes
 
 THIS = "this"
 MEASURED_SHARE = 0.43  # of the peak of an H200, in a compiled training of GPT-2 124M (docs/performance.md)

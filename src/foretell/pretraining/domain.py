@@ -16,7 +16,6 @@ from torch import nn
 from foretell.config.training import Config
 from foretell.errors import CheckpointError
 from foretell.evaluation.loss import Evaluation, bits_per_byte, has_bits_per_byte, json_number
-from foretell.files import read_json, write_json
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.pretraining.pretrain import TextTraining
@@ -26,6 +25,7 @@ from foretell.runs.run import REPORT
 from foretell.runs.summary import RunReport
 from foretell.session.failures import explain_stop
 from foretell.session.state import SessionState
+from foretell.storage.files import read_json, write_json
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
+from foretell.config.weight_shapes import count_parameters
 from foretell.errors import UsageError
 from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
 from foretell.planning.plan import Plan, find_devices, plan_generation, plan_training
@@ -16,7 +17,6 @@ from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import training_config
 from foretell.session.budget import TOKENS_PER_PARAMETER
 from foretell.session.request import take_sections
-from foretell.weight_shapes import count_parameters
 
 if TYPE_CHECKING:
     from foretell.config.typed_dicts import ModelDict, TrainingDict

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from foretell.config.training import Config
+from foretell.config.weight_shapes import weight_shapes
 from foretell.data.loader import check_enough_tokens
 from foretell.data.rows import RowStream
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.errors import counted
-from foretell.files import sync
 from foretell.model.decoder import Decoder
 from foretell.model.presets import SIZES
 from foretell.pretraining import resolve
@@ -30,8 +30,8 @@ from foretell.session.declaration import ChosenConfig, Machine, Training, descri
 from foretell.session.fit import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
 from foretell.session.start import Start
+from foretell.storage.files import sync
 from foretell.training.similar_vectors import MOST_TOKENS, information_of_neighbors, set_similar_vectors
-from foretell.weight_shapes import weight_shapes
 
 NOT_HELD_OUT = (
     "held out    nothing: the text is too short, so there is no validation loss and the last step is the best"

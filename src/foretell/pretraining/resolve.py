@@ -12,13 +12,13 @@ import numpy as np
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.config.training import Config, TrainingConfig
+from foretell.config.weight_shapes import count_parameters
 from foretell.data.split import FEW_ROWS
 from foretell.errors import DataError
 from foretell.model.presets import SIZES, preset_config
 from foretell.pretraining.request import TextRequest
 from foretell.session.budget import MEMORISED, choose_steps
 from foretell.session.request import default_dropout, intervals
-from foretell.weight_shapes import count_parameters
 
 
 class Repetition(NamedTuple):

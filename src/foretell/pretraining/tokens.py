@@ -18,9 +18,9 @@ from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import SplitRecord, TokenStore
 from foretell.data.split import Part, split_documents, split_rows
 from foretell.errors import DataError
-from foretell.files import TOKENIZER_FILE, sync
 from foretell.pretraining.encoding import DocumentEncoder, RowEncoder, Speed
 from foretell.session.reporter import Reporter
+from foretell.storage.files import TOKENIZER_FILE, sync
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.streaming import AFTER_WORD, iter_pieces
 from foretell.text.tokenizer_json import LIKE_SPECIAL

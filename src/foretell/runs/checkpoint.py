@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import CheckpointError
-from foretell.files import (
+from foretell.storage.files import (
     CONFIG,
     REPLACED,
     TOKENIZER_FILE,
@@ -24,7 +24,7 @@ from foretell.files import (
     replaced_name,
     write_json,
 )
-from foretell.manifest import MANIFEST, Manifest, write_manifest
+from foretell.storage.manifest import MANIFEST, Manifest, write_manifest
 
 OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
 # A complete checkpoint, or the old one while it is being replaced; earlier versions wrote the last form

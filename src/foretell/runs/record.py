@@ -14,9 +14,18 @@ from pydantic_core import to_jsonable_python
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
 from foretell.errors import CheckpointError, ConfigError, OutputError, shell_words
-from foretell.files import TEXT_LIMIT, check_not_removed, read_bytes, read_json, sync, to_json, write_json, write_text
-from foretell.retired import without_retired_fields
 from foretell.runs.checkpoint import list_checkpoints
+from foretell.saved_model.retired import without_retired_fields
+from foretell.storage.files import (
+    TEXT_LIMIT,
+    check_not_removed,
+    read_bytes,
+    read_json,
+    sync,
+    to_json,
+    write_json,
+    write_text,
+)
 
 RUN = "run.json"
 # Training settings that a resumed run may change

@@ -11,18 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import CheckpointError, OutputError, as_path, check_type, did_you_mean
-from foretell.files import (
-    TEMPORARY,
-    check_not_removed,
-    is_temporary,
-    read_json,
-    remove_directory,
-    remove_leftovers,
-    sync,
-    write_json,
-    write_text,
-)
-from foretell.retired import FILES
 from foretell.runs.checkpoint import NAME, Checkpoint, best_checkpoint, list_checkpoints
 from foretell.runs.record import (
     RUN,
@@ -37,6 +25,18 @@ from foretell.runs.record import (
     parse_pace,
     read_record,
     write_record,
+)
+from foretell.saved_model.retired import FILES
+from foretell.storage.files import (
+    TEMPORARY,
+    check_not_removed,
+    is_temporary,
+    read_json,
+    remove_directory,
+    remove_leftovers,
+    sync,
+    write_json,
+    write_text,
 )
 
 RUNS = Path("runs")

@@ -16,10 +16,10 @@ from rich.cells import cell_len, chop_cells
 from foretell.config.section import Section, make_section
 from foretell.config.training import Config, TrainingConfig
 from foretell.errors import CheckpointError
-from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints, validation_loss
 from foretell.runs.record import RUN, MetricsDigest, RunRecord
 from foretell.runs.run import METRICS, REPORT, Run
+from foretell.storage.files import read_json
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 from foretell.typesetting.text import shorten

@@ -33,10 +33,10 @@ from torch.futures import Future
 
 from foretell.distributed.world import ALONE, World
 from foretell.errors import CheckpointError
-from foretell.files import new_directory, write_json
-from foretell.manifest import write_manifest
 from foretell.runs.checkpoint import OPTIMIZER, TRAINING, Checkpoint, optimizer_files
-from foretell.safetensors_files import open_tensors, save_tensors
+from foretell.storage.files import new_directory, write_json
+from foretell.storage.manifest import write_manifest
+from foretell.storage.safetensors_files import open_tensors, save_tensors
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any
 from foretell.config.model import ModelConfig
 from foretell.config.quantization import MATRIX_TENSORS, QuantizationConfig
 from foretell.config.section import make_section
+from foretell.config.weight_shapes import weight_shapes
 from foretell.errors import CheckpointError, ConfigError
-from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
-from foretell.retired import PARTS
-from foretell.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, check_shapes, read_header
+from foretell.saved_model.retired import PARTS
+from foretell.storage.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json
+from foretell.storage.safetensors_header import MOST_OWN_HEADER_BYTES, StoredTensor, check_shapes, read_header
 from foretell.text import Tokenizer, id_tokenizer, load_tokenizer
-from foretell.weight_shapes import weight_shapes
 
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"

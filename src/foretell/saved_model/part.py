@@ -15,15 +15,15 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.config.quantization import MATRIX_TENSORS
 from foretell.config.section import make_section
+from foretell.config.weight_shapes import Shape
 from foretell.errors import CheckpointError, ConfigError, UsageError, did_you_mean
-from foretell.files import CONFIG, TOKENIZER_FILE
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder, fill_decoder
-from foretell.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
-from foretell.safetensors_header import StoredTensor, check_shapes
 from foretell.saved_model.config_file import DECODER, TOKENIZER, check_depth, check_vocabulary
+from foretell.storage.files import CONFIG, TOKENIZER_FILE
+from foretell.storage.safetensors_files import ROWS_CHECKED, check_finite, read_tensor
+from foretell.storage.safetensors_header import StoredTensor, check_shapes
 from foretell.text import Tokenizer, load_tokenizer
-from foretell.weight_shapes import Shape
 
 
 class Part(ABC):

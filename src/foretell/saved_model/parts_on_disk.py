@@ -15,12 +15,9 @@ from torch import Tensor, nn
 
 from foretell.data.data_use import DATA_USE
 from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError
-from foretell.files import CONFIG, EXAMPLES, MODEL_TYPE, WEIGHTS, read_json, write_json
-from foretell.manifest import MANIFEST
 from foretell.model.decoder import Decoder
 from foretell.model.dispatch import plain_form
 from foretell.model.init import empty_decoder
-from foretell.safetensors_files import save_tensors
 from foretell.saved_model.config_file import DECODER, FORMAT, FORMAT_WITH_PARTS, QUANTIZATION, TOKENIZER, read_parts
 from foretell.saved_model.part import (
     KINDS,
@@ -32,6 +29,9 @@ from foretell.saved_model.part import (
     part_class,
     weight_key,
 )
+from foretell.storage.files import CONFIG, EXAMPLES, MODEL_TYPE, WEIGHTS, read_json, write_json
+from foretell.storage.manifest import MANIFEST
+from foretell.storage.safetensors_files import save_tensors
 from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
 
 READ_FIRST = (TOKENIZER, QUANTIZATION)  # the decoder's vocabulary is checked against the one; the other makes it

@@ -22,13 +22,13 @@ from foretell.insight.attribution.logit_lens import likeliest
 from foretell.insight.recorded_values import BudgetError
 from foretell.model.decoder import check_logits
 from foretell.paths import select
-from foretell.safetensors_files import in_safetensors
 from foretell.serving.changes import Changes
 from foretell.serving.errors import ApiError, errors_of, not_finite, refused
 from foretell.serving.models import ServedModel
 from foretell.serving.recorders import PassRecorder, Recorder, SharedChange, StreamRecorder
 from foretell.serving.requests import GenerationRequest, Look
 from foretell.serving.tokens import key_of
+from foretell.storage.safetensors_files import in_safetensors
 
 MOST_NUMBERS = 500_000  # numbers in a JSON answer
 MOST_LENS_POSITIONS = 64

@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from foretell.errors import CheckpointError, TokenizerError, UsageError
-from foretell.files import EXAMPLES, read_json
 from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import bytes_per_block
 from foretell.generation.scheduler import Scheduler
@@ -25,12 +24,13 @@ from foretell.insight.page.family import Family, Index
 from foretell.insight.page.page_pass import PageModel
 from foretell.insight.page.sections import all_sections
 from foretell.insight.readout import TaskReadout
-from foretell.installation import version_of
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
 from foretell.serving.errors import ApiError, errors_of, refused
 from foretell.serving.requests import PassRequest
+from foretell.storage.files import EXAMPLES, read_json
+from foretell.system.installation import version_of
 from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatFormat, own_template
 

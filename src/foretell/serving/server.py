@@ -15,13 +15,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foretell.allocator import return_free_memory
 from foretell.serving.connection import Stream, read_body, too_many, until_disconnected
 from foretell.serving.engine_thread import EngineThread
 from foretell.serving.errors import ApiError
 from foretell.serving.json_bodies import parse, parse_json
 from foretell.serving.models import ExploredModel, ServedModels
 from foretell.serving.requests import PassRequest, Request
+from foretell.system.allocator import return_free_memory
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")

@@ -15,13 +15,13 @@ from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
 from foretell.distributed.placement import gathered, own_part
 from foretell.errors import CheckpointError, TrainingError
-from foretell.files import check_not_removed
 from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.record import RUN
 from foretell.runs.run import METRICS
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.session.metrics import RunMetrics
 from foretell.session.state import SessionState
+from foretell.storage.files import check_not_removed
 from foretell.training.loop import Progress
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import torch
 
 from foretell.config.model import ModelConfig
 from foretell.config.training import TrainingConfig
-from foretell.device import dtype_name
+from foretell.config.weight_shapes import count_parameters, weight_shapes
 from foretell.errors import CheckpointError, ConfigError, counted, shell_words
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder
@@ -29,8 +29,8 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.start import Start
 from foretell.session.state import AnyTask, SessionState
+from foretell.system.device import dtype_name
 from foretell.training.pace import LAST_SECONDS, LEAST_SHARE
-from foretell.weight_shapes import count_parameters, weight_shapes
 
 logger = logging.getLogger(__name__)
 PROBED = "tiny"  # the size that is measured first

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import Interrupted, OutputError, UsageError
-from foretell.files import SOFTWARE, new_files
 from foretell.runs.run import CURVE, Run
+from foretell.storage.files import SOFTWARE, new_files
 from foretell.typesetting.text import printable, shorten
 
 MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours

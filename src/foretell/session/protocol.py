@@ -13,11 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from foretell.allocator import freed_memory_kept
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
-from foretell.device import choose_device, choose_training_dtype, dtype_name
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError, counted
 from foretell.finding import find_model
@@ -37,6 +35,8 @@ from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.start import Start
 from foretell.session.task import Task
+from foretell.system.allocator import freed_memory_kept
+from foretell.system.device import choose_device, choose_training_dtype, dtype_name
 from foretell.training.pace import FixedSteps, Mark, Pace, TimeBudget
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from pydantic_core import to_jsonable_python
 
 from foretell.config.section import Section, check_given, check_known, make_section, own_names, training_names
 from foretell.config.training import TrainingConfig, check_minutes
-from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.runs.record import RESUMABLE, RunRecord
 from foretell.session.start import Start
+from foretell.system.device import DeviceName, DtypeName
 
 MOST_EPOCHS = 10_000
 

@@ -11,7 +11,6 @@ from torch import nn
 
 from foretell.config.training import TrainingConfig
 from foretell.data.data_use import DataUse
-from foretell.device import autocast
 from foretell.distributed.placement import freeing_gathered, replicate, shard
 from foretell.distributed.world import current_world, evaluations_shared_by
 from foretell.errors import ConfigError, Interrupted, counted
@@ -25,6 +24,7 @@ from foretell.session.metrics import RunMetrics
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.state import AnyTask, SessionState
+from foretell.system.device import autocast
 from foretell.training.execution import Recomputing, compile_units, wants_compiling
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer

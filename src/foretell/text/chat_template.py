@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Literal
 
 from foretell.errors import TokenizerError, UsageError, as_path, did_you_mean
-from foretell.files import TEMPLATE_LIMIT, read_text
+from foretell.storage.files import TEMPLATE_LIMIT, read_text
 from foretell.text.template_sandbox import SandboxedTemplate
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_json import END, with_ends

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import tokenizers
 
 from foretell.errors import OutputError, TokenizerError, as_path, did_you_mean
-from foretell.files import check_target
+from foretell.storage.files import check_target
 from foretell.text import tokenizer_json
 from foretell.text import untrusted_tokenizer as untrusted
 from foretell.text.streaming import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import TokenizerError, as_path
-from foretell.files import TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json, read_text
+from foretell.storage.files import TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json, read_text
 from foretell.text import tokenizer_json
 from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
 from foretell.text.tokenizer_json import TokenizerJson

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import UsageError
-from foretell.norms import layer_norm
+from foretell.numerics.norms import layer_norm
 
 Vector = NDArray[np.floating[Any]]  # (d,)
 Matrix = NDArray[np.floating[Any]]  # weights, or a sequence (d, l) with one column per token

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from foretell.activations import ACTIVATIONS
 from foretell.config.model import ModelConfig
 from foretell.config.rotary import frequency
+from foretell.config.weight_shapes import weight_shapes
 from foretell.errors import CheckpointError, ContextLengthError, UsageError, did_you_mean
-from foretell.files import open_regular
-from foretell.norms import NORMS
+from foretell.numerics.activations import ACTIVATIONS
+from foretell.numerics.norms import NORMS
+from foretell.storage.files import open_regular
 from foretell.textbook.attention import Matrix, Vector, softmax
 from foretell.textbook.transformer import check_token, sinusoidal_encoding
-from foretell.weight_shapes import weight_shapes
 
 Stream = list[Vector]  # T vectors (D,)
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from foretell.activations import gelu_erf, normal_distribution, relu
-from foretell.norms import EPSILON
+from foretell.numerics.activations import gelu_erf, normal_distribution, relu
+from foretell.numerics.norms import EPSILON
 from foretell.textbook.attention import (
     AttentionParameters,
     BooleanMask,

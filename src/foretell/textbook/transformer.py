@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from foretell.activations import gelu_erf, relu
 from foretell.errors import ContextLengthError, UsageError
+from foretell.numerics.activations import gelu_erf, relu
 from foretell.textbook.attention import (
     AttentionParameters,
     Matrix,

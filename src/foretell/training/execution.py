@@ -21,12 +21,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from foretell.config.training import TrainingConfig
-from foretell.device import autocast
 from foretell.model.decoder import Decoder
 from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.model.transformer import Block
 from foretell.paths import matches
+from foretell.system.device import autocast
 from foretell.training.objective import Objective, TokenLosses
 from foretell.training.optimizer import check_globs
 from foretell.training.step import TrainingBatch

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from foretell.config.training import TrainingConfig
-from foretell.device import eagerly
 from foretell.distributed.world import ALONE, World
+from foretell.system.device import eagerly
 from foretell.training.optimizer import set_learning_rate
 from foretell.training.pace import FixedSteps, Pace
 from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from foretell.config.model import ModelConfig
 from foretell.data.batch import PADDING, Batch
-from foretell.device import autocast
 from foretell.errors import TrainingError
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Source, Value, model_structure
+from foretell.system.device import autocast
 from foretell.training.objective import Objective
 
 ROWS, TOKENS = 4, 2048  # maxima; each row has a different border between past and future

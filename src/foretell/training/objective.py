@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from foretell.data.batch import Batch
-from foretell.device import memory_of
 from foretell.model.cache import FreshKVView, KVView
 from foretell.model.decoder import Decoder
 from foretell.model.surgery import is_compiled
+from foretell.system.device import memory_of
 
 # On a CPU: 16 MiB in float32, most of which stays in the cache for the softmax, and enough rows for fast products
 LOGITS_AT_ONCE, ROWS_AT_ONCE = 2**22, 256

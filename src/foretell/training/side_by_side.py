@@ -18,8 +18,8 @@ import torch
 import torch.nn.modules.module as all_modules
 from torch import Tensor, nn
 
-from foretell.device import memory_of
 from foretell.model.surgery import GLOBAL_HOOKS, HOOKS, is_compiled
+from foretell.system.device import memory_of
 
 MOST_WORKERS = 4  # Python code runs in one worker at a time; torch uses further cores inside each worker
 LEAST_WORK = 2e9  # weights times tokens of a pass; below this, Python code, which threads cannot share, dominates

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from foretell.config.training import TrainingConfig
-from foretell.device import autocast
 from foretell.distributed.placement import gradients_summed, whole
 from foretell.distributed.world import ALONE, World
 from foretell.errors import DivergedError, TrainingError
 from foretell.model.dropout import Dropout, DropoutHost
+from foretell.system.device import autocast
 from foretell.training.side_by_side import add_gradients, workers_for
 
 

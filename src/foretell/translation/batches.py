@@ -15,7 +15,7 @@ from foretell.data.batch import PADDING, Batch, pad
 from foretell.errors import DataError
 from foretell.model.cache import FreshKVView, KVView
 from foretell.model.memory_cache import ConditionedKVView
-from foretell.randomness import permutation, stream_key
+from foretell.numerics.randomness import permutation, stream_key
 from foretell.training.objective import Objective
 from foretell.translation.encoder_decoder import EncoderDecoder, Source
 from foretell.translation.pairs import EncodedPair

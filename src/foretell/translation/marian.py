@@ -18,10 +18,10 @@ from foretell.config.section import make_section
 from foretell.convert.families import ACTIVATION_WORDS
 from foretell.convert.huggingface_files import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError
-from foretell.files import CONFIG, WEIGHTS, read_json
 from foretell.model.init import fill_decoder
-from foretell.safetensors_files import check_finite, read_tensor
-from foretell.safetensors_header import StoredTensor, check_shapes
+from foretell.storage.files import CONFIG, WEIGHTS, read_json
+from foretell.storage.safetensors_files import check_finite, read_tensor
+from foretell.storage.safetensors_header import StoredTensor, check_shapes
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, empty_encoder_decoder, weight_shapes

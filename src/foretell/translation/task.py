@@ -15,11 +15,11 @@ from torch import Tensor
 
 from foretell.data.batch import PADDING
 from foretell.data.data_use import DataUse
-from foretell.device import autocast
 from foretell.errors import TrainingError
 from foretell.evaluation.loss import describe_first_loss, evaluate, first_loss
 from foretell.evaluation.material import PAIRS
 from foretell.session.task import Sample, Task
+from foretell.system.device import autocast
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
 from foretell.translation.config import PairConfig, TranslationConfig

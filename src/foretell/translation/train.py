@@ -15,7 +15,6 @@ from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, counted
-from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
 from foretell.model.presets import preset
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
@@ -27,6 +26,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, default_dropout
 from foretell.session.start import Start
 from foretell.session.state import SessionState
+from foretell.storage.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, open_regular, sync, write_text
 from foretell.text import load_tokenizer
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (

@@ -14,9 +14,7 @@ from torch import Tensor
 from foretell.config.quantization import Scheme
 from foretell.config.section import Section, make_section
 from foretell.data.data_use import DataUse
-from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.errors import CheckpointError, UsageError
-from foretell.files import printable_name
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, MemoryText
 from foretell.model.decoder import HEAD
@@ -26,6 +24,8 @@ from foretell.model.quantized_linear import TOKEN, quantized_layers
 from foretell.saved_model.config_file import check_depth
 from foretell.saved_model.part import Part, PartSource, TokenizerPart, register_part
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
+from foretell.storage.files import printable_name
+from foretell.system.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.translation.batches import make_source
 from foretell.translation.config import BleuTokenizer, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, empty_encoder_decoder, weight_shapes

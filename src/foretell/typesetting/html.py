@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Protocol, TypeVar
 
-from foretell.files import GENERATOR
+from foretell.storage.files import GENERATOR
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, numeric_columns
 from foretell.typesetting.expression import (
     MAX_NUMBERS,

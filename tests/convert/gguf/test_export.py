@@ -18,9 +18,9 @@ from foretell.convert.gguf.metadata import choose_architecture
 from foretell.convert.gguf.write import PackedTensor, write_gguf
 from foretell.errors import ConfigError, OutputError, TokenizerError
 from foretell.language_model import LanguageModel
-from foretell.manifest import EXPORT_REPORT
 from foretell.model.presets import SIZES, preset_config
 from foretell.saved_model.parts_on_disk import save_model
+from foretell.storage.manifest import EXPORT_REPORT
 from foretell.text import Tokenizer, tokenizer_json, train_tokenizer
 
 gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")

@@ -17,7 +17,7 @@ from foretell.convert.gguf.header import (
     read_header,
 )
 from foretell.errors import CheckpointError
-from foretell.files import is_gguf
+from foretell.storage.files import is_gguf
 
 gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")
 

@@ -113,7 +113,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[OpenPage]:
 @pytest.fixture(scope="session")
 def primer() -> tuple[LanguageModel, str]:
     """The primer model, and a text."""
-    directory = Path(str(files("foretell") / "primer"))
+    directory = Path(str(files("foretell.included") / "primer"))
     return load_model(directory, name="primer"), "The return value of the function is"
 
 

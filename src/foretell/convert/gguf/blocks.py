@@ -19,8 +19,8 @@ from torch import Tensor
 from foretell.config.quantization import FormName
 from foretell.convert.gguf.header import TYPE_OF_NAME
 from foretell.model.quantization import FORMS, dequantize, pack_int4
-from foretell.safetensors_files import new_tensor, read_tensor
-from foretell.safetensors_header import StoredTensor
+from foretell.storage.safetensors_files import new_tensor, read_tensor
+from foretell.storage.safetensors_header import StoredTensor
 
 WEIGHTS_AT_A_TIME = 2**22
 

@@ -25,11 +25,11 @@ from foretell.convert.gguf.vocabulary import PRE, is_composed, write_vocabulary
 from foretell.convert.gguf.write import PackedTensor, pack_tensor, write_gguf
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.errors import ForetellError, OutputError
-from foretell.files import check_new, new_files, write_json
 from foretell.language_model import LanguageModel
-from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
+from foretell.storage.files import check_new, new_files, write_json
+from foretell.storage.manifest import EXPORT_REPORT, describe_files
 from foretell.text.tokenizer_json import missing_bytes
 
 # name on the command line -> llama.cpp's file type

@@ -18,9 +18,9 @@ from foretell.convert.gguf.metadata import FREQUENCIES, read_metadata
 from foretell.convert.gguf.vocabulary import read_vocabulary
 from foretell.convert.huggingface_files import HuggingFaceFiles
 from foretell.errors import CheckpointError, ConfigError, TokenizerError
-from foretell.files import open_regular
-from foretell.safetensors_header import StoredTensor, check_shapes, stamp_of
 from foretell.saved_model.config_file import NO_TOKENIZER, check_depth, check_vocabulary
+from foretell.storage.files import open_regular
+from foretell.storage.safetensors_header import StoredTensor, check_shapes, stamp_of
 from foretell.text import id_tokenizer
 
 MAX_DIVISORS = 2**12  # bytes

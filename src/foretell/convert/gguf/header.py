@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from foretell.errors import CheckpointError
-from foretell.files import GGUF_MAGIC, open_regular, printable_name
-from foretell.safetensors_header import Stamp, StoredTensor, stamp_of
+from foretell.storage.files import GGUF_MAGIC, open_regular, printable_name
+from foretell.storage.safetensors_header import Stamp, StoredTensor, stamp_of
 
 VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 2**25  # five times Gemma's, whose vocabulary of 262,144 tokens is the largest of a known family

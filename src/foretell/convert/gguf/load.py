@@ -14,9 +14,9 @@ from foretell.convert.gguf.files import GGUFFile, read_gguf
 from foretell.language_model import LanguageModel
 from foretell.model.init import empty_decoder, fill_decoder
 from foretell.model.quantize_decoder import quantize_decoder
-from foretell.safetensors_files import check_finite
 from foretell.saved_model.config_file import QUANTIZATION
 from foretell.saved_model.layer_parts import QuantizationPart
+from foretell.storage.safetensors_files import check_finite
 
 
 def load_gguf(

@@ -21,7 +21,7 @@ from foretell.convert.families import BLOCK, GPT2, LLAMA, PHI3, QKV, QWEN2, QWEN
 from foretell.convert.family import Family, Field, Permute, PermuteRotated, Rope, Row, Split
 from foretell.convert.gguf.header import ARCHITECTURE
 from foretell.errors import ConfigError
-from foretell.safetensors_header import StoredTensor
+from foretell.storage.safetensors_header import StoredTensor
 
 # Fields that are not written, because llama.cpp infers them: (the tensor that implies it, the value if it is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from foretell.convert.gguf.blocks import BLOCKS, unpack_rows
 from foretell.convert.gguf.header import ARCHITECTURE, ARRAY, STRING, TYPE_OF_NAME, VERSIONS
-from foretell.files import GGUF_MAGIC
 from foretell.model.quantization import dequantize
+from foretell.storage.files import GGUF_MAGIC
 
 ALIGNMENT = 32
 SCALAR_CODES = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}  # type of a value -> GGUF's number, code for `struct`

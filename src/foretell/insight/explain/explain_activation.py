@@ -7,10 +7,10 @@ import copy
 import numpy as np
 import torch
 
-from foretell.activations import ACTIVATIONS, activation_name
 from foretell.insight.address import address_of
 from foretell.insight.explain.steps import Equation, Working, applied, equals, written
 from foretell.insight.recorded_pass import RecordedPass, TracedScalar
+from foretell.numerics.activations import ACTIVATIONS, activation_name
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
 
 X, ONE, ZERO = Symbol("x"), Number(1), Number(0)

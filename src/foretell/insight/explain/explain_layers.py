@@ -28,7 +28,7 @@ from foretell.insight.explain.steps import (
     written,
 )
 from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
-from foretell.norms import NORMS, Norm
+from foretell.numerics.norms import NORMS, Norm
 from foretell.typesetting.expression import Call, Fraction, Number, Root, Symbol, script
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from foretell.device import dtype_name
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, address_of, parse_address, resolve_index
 from foretell.insight.explain.steps import Step, Working, plain
@@ -18,6 +17,7 @@ from foretell.insight.trace import LISTED
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure
 from foretell.paths import suggest
+from foretell.system.device import dtype_name
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from foretell.device import dtype_name
 from foretell.errors import counted
 from foretell.insight.explain.steps import plain
 from foretell.insight.recorded_pass import Array, steady_ids, to_array
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.quantized_linear import plain_weights
+from foretell.system.device import dtype_name
 from foretell.textbook.attention import softmax
 from foretell.textbook.family import ModuleWeights, decoder_stream, unembed
 from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted

@@ -22,7 +22,6 @@ from urllib.parse import quote
 import numpy as np
 
 from foretell.errors import OutputError, as_path, check_count, counted
-from foretell.files import GENERATOR, check_target, write_text
 from foretell.insight.page.block_sections import last_written
 from foretell.insight.page.family import Family, Index
 from foretell.insight.page.outline import heading_of, model_outline, pass_outline
@@ -31,6 +30,7 @@ from foretell.insight.page.page_pass import PageModel, PagePass
 from foretell.insight.page.sections import ATTENTION, FAMILIES, values_of_file
 from foretell.insight.readout import TaskReadout
 from foretell.language_model import LanguageModel
+from foretell.storage.files import GENERATOR, check_target, write_text
 from foretell.typesetting.text import printable
 
 PAGE_BYTES = 20_000_000

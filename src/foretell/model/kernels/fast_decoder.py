@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foretell.device import memory_of
 from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.surgery import is_compiled
+from foretell.system.device import memory_of
 
 MAX_ROWS = 64  # with more, arithmetic takes longer than reading, and torch is as fast or faster
 MIN_TOKENS = 32  # packing takes about as long as ten steps

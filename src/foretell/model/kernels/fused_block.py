@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
 from foretell.model.dispatch import plain_form
@@ -53,6 +52,7 @@ from foretell.model.transformer import (
     ParallelBlockSharedNorm,
     ReplaceByUpdate,
 )
+from foretell.numerics.activations import activation_name
 
 
 class Parts:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretell.activations import SameActivation, activation_name
 from foretell.model.attention import SDPAttention
 from foretell.model.kernels import vectors as v
 from foretell.model.kernels.block_attention import CachedRow, attend
@@ -21,7 +20,8 @@ from foretell.model.kernels.threads import CALL, claim, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS, activate
 from foretell.model.mask import Mask
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
-from foretell.norms import in_float32
+from foretell.numerics.activations import SameActivation, activation_name
+from foretell.numerics.norms import in_float32
 
 SMALL = 2**18  # products of queries and keys; fewer take less time than starting a thread on a busy machine
 ATTENTION = np.dtype([*CALL, *v.fields("query out keys values table counts T H G E head_stride is_narrow")])

@@ -1,4 +1,4 @@
-"""Train the included forecaster by `recipe.toml` and write it here: `python -m foretell.almanac.make`."""
+"""Train the included forecaster by `recipe.toml` and write it here: `python -m foretell.included.almanac.make`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from foretell.config.toml import read_toml
-from foretell.files import CONFIG, WEIGHTS
 from foretell.forecasting.calibration import INTERVALS
 from foretell.forecasting.codec import SeriesCodecPart
 from foretell.forecasting.forecaster import PART, load_forecaster
 from foretell.forecasting.output import write_table
 from foretell.forecasting.synthetic import synthetic_series
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
-from foretell.manifest import write_manifest
 from foretell.saved_model.part import DECODER, DecoderPart
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.display import choose_display
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporters
+from foretell.storage.files import CONFIG, WEIGHTS
+from foretell.storage.manifest import write_manifest
 
 HOME, RUN = Path(__file__).parent, Path("runs/almanac")
 # These series choose the checkpoint and calibrate the intervals; the training draws from another seed

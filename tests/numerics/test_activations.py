@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from foretell.activations import ACTIVATIONS, activation_name, erf, gelu_erf
 from foretell.config.model import ModelConfig
 from foretell.convert.families import ACTIVATION_WORDS
 from foretell.insight.explain.explain_activation import FORMULAS
 from foretell.model.description import describe
+from foretell.numerics.activations import ACTIVATIONS, activation_name, erf, gelu_erf
 from foretell.textbook.training import gelu_erf_derivative
 
 X = np.array([-1000.0, -30.0, -3.0, -0.5, 0.0, 0.25, 1.0, 4.0, 1000.0])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.randomness import permutation, random_word, random_words, signed, stream_key, uniform
+from foretell.numerics.randomness import permutation, random_word, random_words, signed, stream_key, uniform
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -38,7 +38,7 @@ def test_uniform_numbers_are_at_least_0_and_below_1(key: int, counter: int) -> N
 def test_the_extreme_words_give_the_extreme_uniform_numbers(
     word: int, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretell.randomness.random_word", lambda key, counter: word)
+    monkeypatch.setattr("foretell.numerics.randomness.random_word", lambda key, counter: word)
     assert uniform(0, 0) == expected
 
 

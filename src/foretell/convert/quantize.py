@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config.quantization import QuantizationConfig, Scheme
+from foretell.convert.gptq import quantize_for_inputs
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.errors import DataError, UsageError, as_path
@@ -22,7 +23,6 @@ from foretell.model.decoder import Decoder, logit_chunks
 from foretell.model.quantize_decoder import check_groups, make_quantization, quantize_decoder
 from foretell.model.surgery import copy_with
 from foretell.paths import starred
-from foretell.quantization.gptq import quantize_for_inputs
 from foretell.saved_model.layer_parts import QUANTIZATION, QuantizationPart
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from foretell import installation
+from foretell.system import installation
 
 
 def test_every_extra_for_users_is_listed_and_missing_packages_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_the_text_has_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_text_needs_no_torch_and_begins_with_the_version() -> None:
     code = (
-        "import sys; from foretell.installation import installation_text as t; print(t()); "
+        "import sys; from foretell.system.installation import installation_text as t; print(t()); "
         "assert 'torch' not in sys.modules"
     )
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

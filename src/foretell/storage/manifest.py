@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from foretell.errors import CheckpointError
-from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, read_json, read_text, sha256, to_json, write_json
+from foretell.storage.files import CONFIG, TOKENIZER_FILE, WEIGHTS, read_json, read_text, sha256, to_json, write_json
 
 MANIFEST, EXPORT_REPORT = "manifest.json", "export-report.json"
 FORMAT = 1

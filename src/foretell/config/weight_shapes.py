@@ -6,7 +6,7 @@ from math import prod
 
 from foretell.config.model import ModelConfig
 from foretell.errors import ConfigError
-from foretell.norms import NORMS
+from foretell.numerics.norms import NORMS
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from foretell.errors import CheckpointError
-from foretell.files import open_regular
+from foretell.storage.files import open_regular
 
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 2**20  # ten times the header of the largest Llama, which has about 100 bytes per tensor

@@ -18,15 +18,8 @@ import foretell
 from foretell import LanguageModel
 from foretell.cli.main import run
 from foretell.config.quantization import QuantizationConfig, Scheme
-from foretell.data.documents import embedded_corpus
-from foretell.errors import ConfigError, DataError
-from foretell.model.decoder import Decoder
-from foretell.model.init import make_decoder
-from foretell.model.presets import preset_config
-from foretell.model.quantize_decoder import make_quantization
-from foretell.model.quantized_linear import Int4Linear
-from foretell.quantization.gptq import find_stages, quantize_for_inputs
-from foretell.quantization.quantize import (
+from foretell.convert.gptq import find_stages, quantize_for_inputs
+from foretell.convert.quantize import (
     QuantizationReport,
     QuantizationTexts,
     by_kind,
@@ -34,6 +27,13 @@ from foretell.quantization.quantize import (
     quantize_with_report,
     token_rows,
 )
+from foretell.data.documents import embedded_corpus
+from foretell.errors import ConfigError, DataError
+from foretell.model.decoder import Decoder
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.model.quantize_decoder import make_quantization
+from foretell.model.quantized_linear import Int4Linear
 
 TOKENS = 2048  # to calibrate on, and as many to measure on
 # Rise of the perplexity

@@ -15,8 +15,8 @@ from foretell.errors import CheckpointError
 from foretell.finding import find_tokenizer
 from foretell.language_model import LanguageModel
 from foretell.loading import load
-from foretell.manifest import EXPORT_REPORT, MANIFEST, Manifest, write_manifest
 from foretell.session.protocol import load_start
+from foretell.storage.manifest import EXPORT_REPORT, MANIFEST, Manifest, write_manifest
 
 
 @pytest.fixture(scope="module")

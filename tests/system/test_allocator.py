@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.allocator import KEEPING, ONE_ARENA, RETURNING, freed_memory_kept, return_free_memory, share_one_arena
+from foretell.system.allocator import (
+    KEEPING,
+    ONE_ARENA,
+    RETURNING,
+    freed_memory_kept,
+    return_free_memory,
+    share_one_arena,
+)
 
 
 class Allocator:
@@ -24,10 +31,10 @@ class Allocator:
 @pytest.fixture
 def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
     made = Allocator()
-    monkeypatch.setattr("foretell.allocator.ctypes.CDLL", lambda name: made)
-    monkeypatch.setattr("foretell.allocator.sys.platform", "linux")
-    monkeypatch.setattr("foretell.allocator.platform.libc_ver", lambda: ("glibc", "2.36"))
-    monkeypatch.setattr("foretell.allocator.os.environ", {})
+    monkeypatch.setattr("foretell.system.allocator.ctypes.CDLL", lambda name: made)
+    monkeypatch.setattr("foretell.system.allocator.sys.platform", "linux")
+    monkeypatch.setattr("foretell.system.allocator.platform.libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr("foretell.system.allocator.os.environ", {})
     return made
 
 
@@ -44,7 +51,7 @@ def test_freed_memory_is_kept_in_the_block_and_returned_after_an_error(allocator
 def test_an_allocator_that_the_user_chose_or_another_one_stays_as_it_is(
     allocator: Allocator, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
-    monkeypatch.setattr(f"foretell.allocator.{name}", value)
+    monkeypatch.setattr(f"foretell.system.allocator.{name}", value)
     share_one_arena()
     return_free_memory()
     with freed_memory_kept():

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from foretell.convert.gptq import InputProducts, round_with_feedback
 from foretell.model.quantization import dequantize_int4, quantize_int4
-from foretell.quantization.gptq import InputProducts, round_with_feedback
 
 GROUP = 16
 

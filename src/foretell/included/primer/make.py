@@ -1,4 +1,4 @@
-"""Train the included model by `recipe.toml` and write it here: `python -m foretell.primer.make`."""
+"""Train the included model by `recipe.toml` and write it here: `python -m foretell.included.primer.make`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from foretell.config.toml import read_toml
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.generation.batch_generation import continue_prompt
 from foretell.loading import load
-from foretell.manifest import READ_FOR_INFERENCE, write_manifest
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.saved_model.parts_on_disk import save_model
 from foretell.session.display import choose_display
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporters
+from foretell.storage.manifest import READ_FOR_INFERENCE, write_manifest
 
 HOME, RUN = Path(__file__).parent, Path("runs/primer")
 

@@ -20,10 +20,17 @@ from safetensors import SafetensorError, TensorSpec, safe_open, serialize
 from safetensors.torch import save_file
 from torch import Tensor
 
-from foretell.device import dtype_name
 from foretell.errors import CheckpointError, OutputError
-from foretell.files import open_regular
-from foretell.safetensors_header import FLOAT_NAMES, MOST_OWN_HEADER_BYTES, StoredTensor, check_header, refuse, stamp_of
+from foretell.storage.files import open_regular
+from foretell.storage.safetensors_header import (
+    FLOAT_NAMES,
+    MOST_OWN_HEADER_BYTES,
+    StoredTensor,
+    check_header,
+    refuse,
+    stamp_of,
+)
+from foretell.system.device import dtype_name
 
 ROWS_CHECKED = 8  # rows checked in each matrix, when a model is loaded for inference
 READ_AT_A_TIME = 2**24  # bytes

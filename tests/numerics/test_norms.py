@@ -15,7 +15,7 @@ from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.norm import PlainNorm, make_norm
-from foretell.norms import NORMS, Norm, Statistic
+from foretell.numerics.norms import NORMS, Norm, Statistic
 from foretell.text import train_tokenizer
 from foretell.textbook.family import decoder_forward
 

@@ -1,0 +1,1 @@
+"""The machine that foretell runs on: devices, memory allocator, installed versions."""
