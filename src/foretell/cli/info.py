@@ -342,6 +342,9 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if "program" in facts:
         end = facts["program"]["ends_at"]
         rows.append(
-            ("compiled pass", f"ends at {end['path'] or 'the decoder'}: {end['reason']}" if end else "ids to logits")
+            (
+                "compiled pass",
+                f"ends at {end['path'] or 'the decoder'}: {end['reason']}" if end else "from ids to logits",
+            )
         )
     return rows

@@ -2,10 +2,7 @@
 
 A class has its description next to its forward, in the class attribute `description`, which subclasses inherit. If the
 configuration chooses the parts of a module, its description is an attribute of the instance. `structure.py` collects
-the descriptions of a model.
-
-The class attribute `operation` names the operation of compiled code that computes a module for few rows;
-`kernels/lowering.py` makes a program of a model's operations.
+the descriptions of a model. The class attribute `operation` names what computes it in compiled code for few rows.
 """
 
 from __future__ import annotations
