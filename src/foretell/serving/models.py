@@ -122,7 +122,7 @@ class ExploredModel:
     def with_input(
         self, model: LanguageModel, levels: np.ndarray | None = None, readout: TaskReadout | None = None
     ) -> ExploredModel:
-        """Replace source, example or scale of the input; the list of names is reused, because making it takes longer than a pass."""
+        """Replace source, example or scale of the input; keeps the names, which take longer than a pass."""
         other = ExploredModel(self.name, model, self.look_bytes, readout=readout, levels=levels)
         other.structure, other.sections = self.structure, self.sections
         other.page = self.page.with_input(model, levels, readout)
