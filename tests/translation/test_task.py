@@ -238,7 +238,7 @@ def test_wrong_settings_are_refused(tmp_path, overrides, message):
 
 
 @pytest.mark.parametrize(
-    ("minutes", "seconds", "steps"), [(2.0, 0.5, 240), (0.5, 0.25, 200), (0.5, 0.6, 150), (None, 0.001, None)]
+    ("minutes", "seconds", "steps"), [(2.0, 0.6, 200), (0.5, 0.25, 200), (0.5, 0.6, 150), (None, 0.001, None)]
 )
 def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monkeypatch, minutes, seconds, steps):
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)

@@ -177,10 +177,10 @@ def estimate_steps(
 
     A budget that is too short for `fewest` steps is a warning, with the minutes that they need.
     """
-    by_time, limit = 60 * minutes / seconds, math.inf if most is None else most
-    if limit < by_time:
-        return int(limit), f"the time would allow {by_time:,.0f}, but {MEMORISED}"
-    if by_time < (fewest := min(fewest, int(limit))):
+    by_time = 60 * minutes / seconds
+    if most is not None and most < by_time:
+        return most, f"the time would allow {by_time:,.0f}, but {MEMORISED}"
+    if by_time < (fewest := fewest if most is None else min(fewest, most)):
         logger.warning(
             f"time        too short: about {by_time:,.0f} steps in {in_minutes(minutes)}; a useful model needs "
             f"{fewest}, {round_up(minutes * fewest / by_time)} minutes. It goes on to {fewest} steps, for at most "
