@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foretell.errors import DataError
-from foretell.finetuning.kind import Example
+from foretell.finetuning.examples import Example
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, TuningSettings
 from foretell.finetuning.split import divided, make_folds, split_off_dev

@@ -89,7 +89,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
         request, start, head = self.request, self.start_of(data), data.settings
         model = start.config.replaced(**{"dropout": request.recipe.dropout, **request.section("model")})
-        tokens = choose_tokens(start.tokenizer, head.pool, kind_of(head).has_delimiter)
+        tokens = choose_tokens(start.tokenizer, head.pool, has_delimiter=kind_of(head).reader.form.fewest > 1)
         return FinetuneConfig(
             model=model,
             finetuning=request.tuning(),

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, UsageError
+from foretell.finetuning.examples import Example
 from foretell.finetuning.inputs import EncodedExample, InputFormat, TaskBatch, iter_by_length, with_input_tokens
-from foretell.finetuning.kind import Example, Kind, kind_of
+from foretell.finetuning.kind import Kind, kind_of
 from foretell.finetuning.settings import HeadSettings, Truncate
+from foretell.insight.readout import TASK_HEAD
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, make_dropout
@@ -24,8 +26,6 @@ from foretell.saved_model.config_file import command_of
 from foretell.saved_model.part import DECODER, TOKENIZER, DecoderPart, Part, PartSource, TokenizerPart, register_part
 from foretell.system.device import autocast
 from foretell.training.objective import Loss, Objective
-
-TASK_HEAD = "task_head"  # the name and the kind of the part
 
 logger = logging.getLogger(__name__)
 

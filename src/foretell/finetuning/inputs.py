@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +100,7 @@ class InputFormat:
         room = self.context_length - len(self.start) - len(self.extract) - len(self.delimiter) * (len(texts) - 1)
         return fit(texts, room, self.truncate or "tail")
 
-    def join(self, texts: list[list[int]]) -> tuple[list[int], int]:
+    def join(self, texts: list[list[Any]]) -> tuple[list[Any], int]:
         """Texts joined with the special tokens, and the number of tokens left out to fit the context."""
         kept = self.fitting(texts)
         ids = [] if kept[0][: len(self.start)] == self.start else list(self.start)

@@ -41,7 +41,7 @@ def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) 
     outputs = head_outputs(model.decoder, head_of(model), dev, session.dtype)
     targets = [example.target for example in dev]
     report: dict[str, Any] = {
-        "task": kind.name,
+        "task": kind.settings.task,
         "examples": {"train": len(task.data.train), "dev": len(dev)},
         "split": task.data.files.split_rule,
         "minutes": round(session.progress.seconds / 60, 3),
@@ -153,7 +153,7 @@ def evaluate_task(
     DataError for rows that cannot be read.
     """
     head = head_of(model)
-    table = open_table(as_source(data), encoding, tuple(columns), head.task.otherwise)
+    table = open_table(as_source(data), encoding, tuple(columns), head.task.reader.otherwise)
     available, given = table.first_columns(), make_columns(text_column, label_column, choice_column, decimal)
     kind, trained = head.task, head.settings.columns
     if not given.texts and not given.choices and all(name in available for name in (*trained.texts, *trained.choices)):
@@ -161,9 +161,9 @@ def evaluate_task(
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
     given = given.model_copy(update={"decimal": given.decimal or trained.decimal})
-    chosen = kind.find_columns(available, given, str(table))
+    chosen = kind.reader.find_columns(available, given, str(table))
     warn_of_other_columns(str(table), chosen, trained, given)
-    examples = kind.read_all(table, chosen)[:limit]
+    examples = kind.reader.read_all(table, chosen)[:limit]
     overlap = overlap_with(model.data_use, hash_examples(examples), table_rows(table.file.suffix))
     examples = encode_examples(examples, kind, input_format(model))
     outputs = head_outputs(model.decoder, head, examples, model.dtype)

@@ -16,7 +16,7 @@ import numpy as np
 
 from foretell.data.data_use import hash_texts
 from foretell.errors import DataError
-from foretell.finetuning.kind import Example
+from foretell.finetuning.examples import Example
 
 logger = logging.getLogger(__name__)
 
