@@ -12,7 +12,7 @@ import foretell
 from foretell.data.memory import as_source
 from foretell.data.table import Row, open_table
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.columns import columns_by_cells
+from foretell.finetuning.examples import columns_by_cells
 from foretell.finetuning.head import head_of
 from foretell.finetuning.kind import find_kind
 from foretell.finetuning.report import REPORT, evaluate_task

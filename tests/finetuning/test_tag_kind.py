@@ -17,7 +17,7 @@ from foretell.finetuning.examples import Example
 from foretell.finetuning.figures import scores
 from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_batch
 from foretell.finetuning.settings import Columns, HeadSettings, InputTokens, TuningSettings
-from foretell.finetuning.tag_kind import Conll, TagKind, is_spans, span_counts, spans
+from foretell.finetuning.tag_kind import Conll, TagFormat, TagKind, is_spans, span_counts, spans
 from foretell.text import train_tokenizer
 
 COLUMNS = Columns(texts=("tokens",), label="tags")
@@ -189,7 +189,7 @@ def test_figures_count_a_word_that_did_not_fit_as_outside() -> None:
     assert report["by_span"]["X"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "examples": 2}
     assert report["confusion"] == [[1, 0], [0, 1]]
     assert kind.baseline([(1.0, 1.0, 0.0)], [(0.0, 1.0, 0.0)])["span_f1"] == 0.0
-    assert kind.predictions.make(outputs[0], ("a", "b", "c")).tags == ("B-X", "O", None)
+    assert TagFormat(kind.settings).make(outputs[0], ("a", "b", "c")).tags == ("B-X", "O", None)
     assert "span_f1" not in kind_for("NN", "VB").figures(outputs, [(0.0, 1.0, 0.0)])
 
 

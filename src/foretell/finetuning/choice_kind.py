@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from foretell.data.table import Row, list_names
 from foretell.errors import DataError
-from foretell.finetuning.columns import cell_text, label_text
-from foretell.finetuning.examples import Example, ExampleForm, ExampleReader
+from foretell.finetuning.examples import Example, ExampleForm, ExampleReader, cell_text, label_text
 from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Token
 from foretell.finetuning.label_kind import LabelFormat, LabelKind, find_label, whole
@@ -20,6 +19,7 @@ from foretell.insight.readout import ChoiceReadout
 from foretell.typesetting.document import quoted
 
 CHOICES = "choices"  # a column with a list, in JSON
+ANSWERS = ("choice", "answer", "ending", "option")  # columns of single answers begin so
 LETTERS = "ABCDEFGH"
 
 
@@ -34,9 +34,18 @@ class ChoiceReader(ExampleReader):
     text_word = "question"
 
     def find_texts(self, available: Sequence[str], given: Columns, where: str) -> Columns:
+        """Also chooses the columns of the answers; none if one column has them as a list."""
         columns = super().find_texts(available, given, where)
         others = [name for name in available if name not in columns.texts]
-        return columns.model_copy(update={"choices": find_choices(others, given.choices, where)})
+        single = [name for name in others if name.lower().startswith(ANSWERS) and name[-1:].isalnum()]
+        is_list = CHOICES in others
+        choices = given.choices or (() if is_list else tuple(name for name in single if name.lower() != CHOICES))
+        if not is_list and len(choices) < 2:
+            raise DataError(
+                f"{where}: which columns hold the answers? Name each with --choice-column; its columns are "
+                f"{list_names(others, 12)}"
+            )
+        return columns.model_copy(update={"choices": choices})
 
     def texts(self, row: Row, columns: Columns) -> tuple[str, ...]:
         """The question and the answers; with a column per answer, some may be empty."""
@@ -110,21 +119,3 @@ class ChoiceKind(LabelKind):
     def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
         """Without smoothing, because missing answers have a score of minus infinity."""
         return F.cross_entropy(outputs, batch.targets[:, 0].long(), reduction="none")
-
-
-def find_choices(available: Sequence[str], given: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The columns of the answers; empty if one column has them as a list."""
-    numbered = tuple(
-        name
-        for name in available
-        if name.lower().startswith(("choice", "answer", "ending", "option"))
-        and name[-1:].isalnum()
-        and name.lower() != CHOICES
-    )
-    choices = given or (() if CHOICES in available else numbered)
-    if CHOICES not in available and len(choices) < 2:
-        raise DataError(
-            f"{where}: which columns hold the answers? Name each with --choice-column; its columns are "
-            f"{list_names(available, 12)}"
-        )
-    return choices

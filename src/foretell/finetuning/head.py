@@ -62,7 +62,6 @@ class TaskHead(Part):
 
     @property
     def task(self) -> Kind:
-        """The kind of task: its inputs and predictions."""
         return kind_of(self.settings)
 
     def outputs(self, decoder: Decoder, batch: TaskBatch) -> Tensor:
@@ -113,22 +112,18 @@ def input_format(model: LanguageModel) -> InputFormat:
     return InputFormat(model.tokenizer, settings.tokens, model.config.context_length, settings.truncate)
 
 
-def encode_texts(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
-    """Examples as token sequences, without targets; those that do not fit the context are logged, or refused."""
-    encoded = [
-        replace(each, where=example.where, texts=example.texts)
-        for each, example in zip(kind.encode([example.texts for example in examples], inputs), examples, strict=True)
-    ]
+def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
+    """Examples as token sequences, with targets if they have labels.
+
+    Examples that do not fit the context are logged, or refused.
+    """
+    targets = [kind.target(example) if example.labels else () for example in examples]
+    encoded = kind.encode([example.texts for example in examples], inputs)
+    joined = zip(encoded, targets, examples, strict=True)
+    encoded = [replace(each, target=target, where=example.where) for each, target, example in joined]
     if line := inputs.check_cuts(encoded):
         logger.warning(line)
     return encoded
-
-
-def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
-    """Examples as token sequences with targets, as in `encode_texts`."""
-    targets = [kind.target(example) for example in examples]
-    encoded = encode_texts(examples, kind, inputs)
-    return [replace(each, target=target) for each, target in zip(encoded, targets, strict=True)]
 
 
 @torch.no_grad()

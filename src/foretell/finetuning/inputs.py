@@ -42,7 +42,7 @@ Target = tuple[float, ...]  # the index of a label or answer, or a number; for t
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """The token sequences of an example, its target and, if needed, its texts.
+    """The token sequences of an example, and its target.
 
     positions: the tokens whose vectors the head reads, if it does not read one vector per sequence; -1 for a token that
     was cut off. cut: the number of tokens left out to fit the context.
@@ -53,7 +53,6 @@ class EncodedExample:
     where: str = ""
     positions: tuple[int, ...] = ()
     cut: int = 0
-    texts: tuple[str, ...] = ()
 
     @property
     def length(self) -> int:

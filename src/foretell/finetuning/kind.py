@@ -1,12 +1,13 @@
 """The base class of the kinds of fine-tuning, which has what depends on the task, in three parts.
 
-`reader` makes examples of the rows of a file (examples.py). The kind itself has their targets and token sequences, the
+`reader` makes examples from the rows of a file (examples.py). The kind itself has their targets and token sequences, the
 head's outputs, the loss, the figures and the baseline. `format` makes predictions (prediction_format.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
@@ -25,6 +26,7 @@ from foretell.finetuning.prediction_format import PredictionFormat
 from foretell.finetuning.settings import HeadSettings, Pool, TuningSettings
 from foretell.insight.readout import TaskReadout
 
+SHOWN_LABELS = 8
 Token = TypeVar("Token")
 
 
@@ -67,9 +69,11 @@ class Kind(ABC):
     def target(self, example: Example) -> Target:
         """The numbers for the head to learn."""
 
-    @abstractmethod
     def describe_targets(self, targets: Sequence[Target]) -> str:
-        """The labels with their numbers of examples, or the scale of the numbers."""
+        """The labels with their numbers of targets; kinds without labels describe what their targets are."""
+        counts, labels = Counter(int(index) for target in targets for index in target), self.settings.labels
+        shown = ", ".join(f"{label} {counts[index]:,}" for index, label in enumerate(labels[:SHOWN_LABELS]))
+        return shown + (" ..." if len(labels) > SHOWN_LABELS else "")
 
     def check(self, tuning: TuningSettings) -> None:
         """Refuse settings that the task does not support."""

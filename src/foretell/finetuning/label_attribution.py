@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from foretell.finetuning.examples import Example
-from foretell.finetuning.head import TaskHead, encode_texts, head_of, head_outputs, input_format
+from foretell.finetuning.head import TaskHead, encode_examples, head_of, head_outputs, input_format
 from foretell.finetuning.inputs import EncodedExample, InputFormat
 from foretell.finetuning.kind import Kind
 from foretell.finetuning.predict import TaskInputModel, given_texts
@@ -115,13 +115,13 @@ class LabelAttribution(Shown):
     def tables(self) -> list[DocumentSection]:
         """The words of each text."""
         longest = max((abs(word.effect) for word in self.words), default=0.0)
-        sources = sorted({word.source for word in self.words})
+        texts: dict[int, list[WordRow]] = {}
+        for word in self.words:
+            texts.setdefault(word.source, []).append(WordRow(word.text, word.effect, {"direct": signed(word.value)}))
         sections = []
-        for source in sources:
-            words = [word for word in self.words if word.source == source]
-            rows = [WordRow(word.text, word.effect, {"direct": signed(word.value)}) for word in words]
+        for source, rows in sorted(texts.items()):
             shown = largest_in_order(rows)
-            title = f"by {self.unit}" + (f", text {source + 1}" if len(sources) > 1 else "")
+            title = f"by {self.unit}" + (f", text {source + 1}" if len(texts) > 1 else "")
             title += f", the {len(shown)} largest of {len(rows)}" if len(shown) < len(rows) else ""
             sections.append(DocumentSection(title, [word_table(shown, longest, self.unit)]))
         return sections
@@ -149,7 +149,7 @@ def attribute_label(
     """
     head, inputs = head_of(model), input_format(model)
     texts = given_texts(head.task.reader, texts)
-    (example,) = encode_texts([Example(texts, (), "the given text")], head.task, inputs)
+    (example,) = encode_examples([Example(texts, (), "the given text")], head.task, inputs)
     outputs = example_outputs(model, head, [example])[0]  # (C,)
     prediction = head.task.predictions.make(outputs, texts)
     asked = head.task.predictions.asked(texts, prediction.label if label is None else label, against)
@@ -215,17 +215,9 @@ class ExampleWords:
 
     def without(self, masks: Masks) -> list[EncodedExample]:
         """The example with only the words in each mask (P,)."""
-        sequences = [np.array(ids, int) for ids in self.example.sequences]
-        return [
-            replace(
-                self.example,
-                sequences=tuple(
-                    ids[np.append(mask, True)[owner]].tolist()
-                    for ids, owner in zip(sequences, self.owners, strict=True)
-                ),
-            )
-            for mask in masks
-        ]
+        rows = [(np.array(ids, int), owner) for ids, owner in zip(self.example.sequences, self.owners, strict=True)]
+        kept = (tuple(ids[np.append(mask, True)[owner]].tolist() for ids, owner in rows) for mask in masks)
+        return [replace(self.example, sequences=sequences) for sequences in kept]
 
 
 def example_outputs(model: LanguageModel, head: TaskHead, examples: Sequence[EncodedExample]) -> list[np.ndarray]:

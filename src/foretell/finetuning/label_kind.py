@@ -40,11 +40,9 @@ class LabelPrediction(TaskPrediction):
     label: str = ""
     probabilities: dict[str, float] = field(default_factory=dict)
 
-    def likeliest(self) -> list[tuple[str, float]]:
-        return sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
-
     def document(self) -> DocumentSection:
-        rows = [(percent(value), bar(value), shorten(name, 60)) for name, value in self.likeliest()]
+        likeliest = sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
+        rows = [(percent(value), bar(value), shorten(name, 60)) for name, value in likeliest]
         return DocumentSection(f"label {shorten(self.label, 60)}", [Table(("probability", "", "label"), rows)])
 
     def short(self) -> str:
@@ -95,9 +93,6 @@ class LabelKind(Kind):
         (label,) = example.labels
         return (label_index(label, self.settings.labels, example.where),)
 
-    def describe_targets(self, targets: Sequence[Target]) -> str:
-        return describe_counts(self.settings.labels, [int(index) for (index,) in targets])
-
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
         """With `balanced`, all classes have the same total weight."""
         if class_weights == "none":
@@ -121,15 +116,13 @@ class LabelKind(Kind):
         return {**label_figures(logits, indices), **class_report(logits, indices, names)}
 
     def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
-        indices, labels = indices_of(targets), self.settings.labels
-        majority = int(np.bincount(indices_of(train)).argmax())
+        indices, majority = indices_of(targets), int(np.bincount(indices_of(train)).argmax())
         chosen = np.full(len(indices), majority)
-        count = max(len(labels), int(indices.max()) + 1, majority + 1)
         return {
             "rule": "the most frequent label",
-            "label": labels[majority] if labels else str(majority),
+            "label": self.settings.labels[majority] if self.settings.labels else str(majority),
             "accuracy": float((chosen == indices).mean()),
-            "macro_f1": macro_f1(confusion(chosen, indices, count)),
+            "macro_f1": macro_f1(confusion(chosen, indices, max(int(indices.max()), majority) + 1)),
         }
 
 
@@ -200,12 +193,6 @@ def find_label(labels: Sequence[str], label: str | None) -> int:
         known = ", ".join(labels[:12])
         raise UsageError(f"unknown label '{label}'{did_you_mean(str(label), labels)}; the labels are {known}")
     return labels.index(label)
-
-
-def describe_counts(labels: Sequence[str], indices: Iterable[int]) -> str:
-    counts = Counter(indices)
-    shown = ", ".join(f"{label} {counts[index]:,}" for index, label in enumerate(labels[:8]))
-    return shown + (" ..." if len(labels) > 8 else "")
 
 
 def stacked(outputs: Sequence[np.ndarray]) -> np.ndarray:

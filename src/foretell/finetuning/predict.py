@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,9 +15,8 @@ from foretell.data.lines import ZIP, content_suffix
 from foretell.data.memory import list_texts
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table, text_line
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.columns import warn_of_other_columns
-from foretell.finetuning.examples import Example, ExampleReader
-from foretell.finetuning.head import encode_texts, head_of, head_outputs, input_format
+from foretell.finetuning.examples import Example, ExampleReader, warn_of_other_columns
+from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
 from foretell.finetuning.kind import Kind
 from foretell.finetuning.prediction_format import TaskPrediction
 from foretell.finetuning.settings import Columns
@@ -75,21 +74,20 @@ def predict_rows(
     examples = [
         Example(given_texts(kind.reader, texts), (), source) for texts, source in zip(rows, sources, strict=True)
     ]
-    outputs = head_outputs(model.decoder, head, encode_texts(examples, kind, input_format(model)), model.dtype)
+    outputs = head_outputs(model.decoder, head, encode_examples(examples, kind, input_format(model)), model.dtype)
     return [kind.predictions.make(row, example.texts) for row, example in zip(outputs, examples, strict=True)]
 
 
-def iter_predictions(
-    model: LanguageModel, rows: Iterable[tuple[Row, tuple[str, ...]]]
-) -> Iterator[tuple[Row, TaskPrediction | None]]:
+def iter_predictions(model: LanguageModel, rows: Iterable[tuple[Row, tuple[str, ...]]]) -> Iterator[Predicted]:
     """Rows with their predictions, ROWS_AT_ONCE at a time; None for a row with an empty text."""
     pending = iter(rows)
     while group := list(islice(pending, ROWS_AT_ONCE)):
-        full = [(row, texts) for row, texts in group if texts and all(text.strip() for text in texts)]
+        is_full = [bool(texts) and all(text.strip() for text in texts) for _, texts in group]
+        full = list(compress(group, is_full))
         results = iter(predict_rows(model, [texts for _, texts in full], [row.where for row, _ in full]))
-        present = {id(row) for row, _ in full}
-        for row, _ in group:
-            yield row, next(results) if id(row) in present else None
+        yield from (
+            (row, next(results) if has_text else None) for (row, _), has_text in zip(group, is_full, strict=True)
+        )
 
 
 def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator[Predicted]:

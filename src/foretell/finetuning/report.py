@@ -11,7 +11,7 @@ from foretell.data.table import open_table
 from foretell.errors import shell_words
 from foretell.evaluation.material import table_rows
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.finetuning.columns import warn_of_other_columns
+from foretell.finetuning.examples import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
 from foretell.finetuning.request import command_words
@@ -73,23 +73,16 @@ def longer_advice(session: SessionState[FinetuneTask], figures: Mapping[str, flo
 
     Checkpoints between two evaluations are evaluated too.
     """
-    progress, minutes = session.progress, session.task.record.minutes
+    progress, record, minutes = session.progress, session.task.record, session.task.record.minutes
     evaluated = [step for step, _ in points_of(session.run.metrics.records(), "validation_loss", "step")]
     is_perfect = figures.get("accuracy") == 1
     if is_perfect or not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
         return []
-    is_timed = minutes is not None and progress.step != session.task.record.most_steps
+    is_timed = minutes is not None and progress.step != record.most_steps
     length = ["--minutes", f"{2 * minutes:g}"] if is_timed else ["--steps", str(2 * progress.step)]
-    command = command_with(session, *length)
+    words = command_words([record.start.model] if record.start else [], record, session.task.config.finetuning)
+    command = f"{command_name()} {shell_words(*words, *length)}"
     return [f"the last evaluation is the best, so longer training may help, with your other options: {command}"]
-
-
-def command_with(session: SessionState[FinetuneTask], *options: str) -> str:
-    """The command of the run with other options."""
-    record = session.task.record
-    start = [record.start.model] if record.start else []
-    words = command_words(start, record, session.task.config.finetuning)
-    return f"{command_name()} {shell_words(*words, *options)}"
 
 
 @dataclass(frozen=True)

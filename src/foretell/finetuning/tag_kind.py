@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from foretell.data.table import Format, Row, Table
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.columns import cell_text, label_text
-from foretell.finetuning.examples import TEXT_NAMES, Example, ExampleForm, ExampleReader
+from foretell.finetuning.examples import TEXT_NAMES, Example, ExampleForm, ExampleReader, cell_text, label_text
 from foretell.finetuning.figures import class_report, log_softmax, scores
 from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
 from foretell.finetuning.kind import Kind
-from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
+from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, in_order, label_index
 from foretell.finetuning.prediction_format import PredictionFormat, TaskPrediction
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
 from foretell.insight.readout import TagsReadout
@@ -181,9 +180,6 @@ class TagKind(Kind):
 
     def target(self, example: Example) -> Target:
         return tuple(label_index(tag, self.settings.labels, example.where) for tag in example.labels)
-
-    def describe_targets(self, targets: Sequence[Target]) -> str:
-        return describe_counts(self.settings.labels, (int(index) for target in targets for index in target))
 
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
         """In proportion to the number of words, so that the loss of a batch is the mean over words."""
