@@ -1,7 +1,7 @@
 """The base class of the kinds of fine-tuning, which has what depends on the task, in three parts.
 
-`reader` makes examples from the rows of a file (examples.py). The kind itself has their targets and token sequences, the
-head's outputs, the loss, the figures and the baseline. `format` makes predictions (prediction_format.py).
+`reader` makes examples from the rows of a file (examples.py). The kind itself has their targets and token sequences,
+the head's outputs, the loss, the figures and the baseline. `format` makes predictions (prediction_format.py).
 """
 
 from __future__ import annotations
