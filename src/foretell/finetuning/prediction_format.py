@@ -1,4 +1,4 @@
-"""What is shown of a head's outputs: predictions, their cells in a file, and the outputs to explain."""
+"""The predictions of a kind: made from a head's outputs, shown, written to cells of a file, and explained."""
 
 from __future__ import annotations
 
