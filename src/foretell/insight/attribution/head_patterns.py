@@ -96,7 +96,7 @@ SUMMARY += "duplicate {duplicate:.0%} · induction {induction:.0%} · entropy {e
 
 @dataclass(frozen=True)
 class HeadRole:
-    """What a head does on a text: the pattern that tells most, and the query and key of its largest weight there.
+    """The most telling pattern of a head on a text, and the query and key of its largest weight in it.
 
     share: of the head's attention. mean: over all heads. telling: the divergence in nats between these two.
     """
@@ -158,10 +158,10 @@ class HeadPatterns(Shown):
         return measures(self.weights, self.ids)[name]
 
     def roles(self) -> list[HeadRole]:
-        """What each head does, most telling first.
+        """The role of each head, most telling first.
 
-        A share tells more the more it differs from the mean share of all heads: of 270 heads that idle on the first
-        token, none tells anything. So heads are ranked by the divergence of (share, rest) from that mean.
+        Heads are ranked by the divergence of (share, rest) from the mean of all heads, because a share that most heads
+        have, such as on the first token, does not tell them apart.
         """
         patterns = patterns_of(self.ids, self.weights.device)
         patterns["even"] = Pattern(EVEN, torch.ones_like(patterns["first"].keys))
@@ -216,7 +216,7 @@ class HeadPatterns(Shown):
         first = roles[0]
         text = f"The most telling of {len(roles)} heads. Head {first.layer}.{first.head} is "
         text += f"{self.head(first.layer, first.head).name}. Share: of its attention, as a mean over query tokens. "
-        text += "Mean: that of all heads. Nats: how much the share tells, given this mean."
+        text += "Mean: of this share over all heads. Nats: how much the share tells, given the mean."
         if len(set(self.ids)) == len(self.ids):
             text += " No token is repeated, so no head can read the same token or do induction."
         return DocumentSection("what each head reads", [Paragraph(text), Table(header, rows)])

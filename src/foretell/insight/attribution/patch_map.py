@@ -1,4 +1,4 @@
-"""Patching: the stream of a text is replaced by that of a second text, after one layer and at one position at a time.
+"""Patching: the stream of a second text replaces the stream of a text, after one layer and at one position at a time.
 
 A patch that changes the prediction shows where the difference of both texts is at that layer (Meng et al. 2022,
 "Locating and Editing Factual Associations in GPT", causal tracing; Zhang and Nanda 2024, "Towards Best Practices of
@@ -147,7 +147,7 @@ class PatchMap(Shown):
         tokens = [quoted(self.tokens[column]) for column in shown]
         largest = sizes.max() or 1.0
         text = f"{quoted(self.token.text)} has {percent(self.token.probability)} {self.where}. Each cell replaces the "
-        text += "stream after a layer, at one token, by that of the second text. The darkest cells change the "
+        text += "stream after a layer, at one token, by the second text's stream. The darkest cells change the "
         text += f"log-probability by {sizes.max():.2f} nats."
         if left_out := len(self.positions) - len(shown):
             text += f" The {left_out} positions with the smallest changes are left out."
