@@ -14,7 +14,8 @@ from foretell.config.training import TrainingConfig
 from foretell.data.memory import as_source
 from foretell.data.table import Table
 from foretell.errors import UsageError
-from foretell.finetuning.kind import Example, Kind, find_kind
+from foretell.finetuning.examples import Example
+from foretell.finetuning.kind import Kind, find_kind
 from foretell.finetuning.settings import (
     Columns,
     DecimalMark,

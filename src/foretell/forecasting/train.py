@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -226,9 +225,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         forecaster = load_forecaster(best.directory, cast(DeviceName, session.device.type))
         start = session.task.record.start
         prior = None if start is None else load_forecaster(start.model, "cpu").calibration
-        minutes = self.request.minutes
-        left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - self.began)
-        calibration = session.task.calibration(replace(forecaster, calibration=None), prior, left)
+        calibration = session.task.calibration(replace(forecaster, calibration=None), prior)
         if calibration is None:
             return
         best.replace_json(INTERVALS, calibration.to_json())

@@ -13,6 +13,7 @@ from foretell.config.section import Section, check_given, check_known, make_sect
 from foretell.config.training import TrainingConfig, check_minutes
 from foretell.errors import ConfigError
 from foretell.runs.record import RESUMABLE, RunRecord
+from foretell.session.budget import FEWEST_STEPS
 from foretell.session.start import Start
 from foretell.system.device import DeviceName, DtypeName
 
@@ -61,6 +62,7 @@ class TrainingRequest:
     out: Path
     size: str | None = None
     minutes: float | None = None
+    fewest_steps: int = FEWEST_STEPS  # of a new model, even if they exceed the minutes (`TimeBudget`)
     epochs: float | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     start: Start | None = None  # a trained model to continue from
@@ -96,6 +98,11 @@ class TrainingRequest:
         given = [name for name, value in durations.items() if value is not None]
         if len(given) > 1:
             raise ConfigError(f"{given[0]} and {given[1]} both set the length of the training; give one of them")
+
+    @property
+    def least_steps(self) -> int:
+        """The steps that a training with minutes takes even if it has to exceed them; a trained start needs none."""
+        return self.fewest_steps if self.start is None else 0
 
     @property
     def described(self) -> list[str]:
