@@ -409,6 +409,11 @@ OBSTACLES: dict[str, tuple[Callable[[Decoder], Any], str, str]] = {
         "trunk.blocks.0.attention_norm",
         "OtherNorm has no operation",
     ),
+    "another rotation": (
+        lambda decoder: setattr(decoder.trunk.blocks[1].attention, "rotate", lambda heads, rotation: -heads),
+        "trunk.blocks.1.attention",
+        "its function rotate has no operation",
+    ),
     "a hook": (
         lambda decoder: decoder.head.register_forward_hook(lambda *_: None),
         "head",

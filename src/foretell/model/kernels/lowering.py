@@ -14,16 +14,18 @@ import torch
 from torch import nn
 
 from foretell.model.decoder import HEAD, Decoder
-from foretell.model.description import OWN_INPUT, PARTS, describe, operation_of
+from foretell.model.description import OWN_INPUT, PARTS, Description, describe, operation_of
 from foretell.model.dispatch import plain_form
 from foretell.model.kernels import operations as op
 from foretell.model.kernels.fast_linear import can_pack
 from foretell.model.kernels.vector_math import ACTIVATIONS
-from foretell.model.position import rotate_heads
+from foretell.model.position import keep_heads, rotate_heads
 from foretell.model.quantized_linear import QuantizedMatrix, stored_matrix
 from foretell.model.structure import join
 from foretell.model.surgery import HOOKS
 from foretell.numerics.activations import activation_name
+
+FUNCTIONS = (rotate_heads, keep_heads)  # attributes of modules that are functions
 
 
 class NotLoweredError(Exception):
@@ -82,17 +84,22 @@ class Lowering:
             raise NotLoweredError(path, "it is in training mode")
         if any(each.is_inference() for each in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
             raise NotLoweredError(path, "its weights were made in inference mode, so changes would not be noticed")
-        values, description = self.lower_parts(path, module, reads), describe(module)
+        description = describe(module)
+        values = self.lower_parts(path, module, description, reads) if description.values else {}
         if operation == PARTS:
             return values[description.returns]
         return HANDLERS[operation](self, path, module, [values[name] for name in description.reads] or reads, around)
 
-    def lower_parts(self, path: str, module: Any, reads: list[Value]) -> dict[str, Value]:
+    def lower_parts(self, path: str, module: Any, description: Description, reads: list[Value]) -> dict[str, Value]:
         """The values inside a module by name, with its inputs."""
-        description = describe(module)
+        if others := [name for name, own in vars(module).items() if callable(own) and own not in FUNCTIONS]:
+            raise NotLoweredError(path, f"its function {others[0]} has no operation")
         values = {OWN_INPUT: reads[0] if reads else NOTHING, **dict(zip(description.inputs, reads, strict=False))}
         if description.chain:
-            values[description.chain] = self.lower_chain(join(path, description.chain), module, reads)
+            value, chain = reads[0], join(path, description.chain)
+            for name, child in getattr(module, description.chain).named_children():
+                value = self.lower(join(chain, name), child, [value, *reads[1:]])
+            values[description.chain] = value
         for name, declared in description.values.items():
             if missing := [read for read in declared.reads if read not in values]:
                 raise NotLoweredError(path, f"{name} reads {missing[0]}")
@@ -110,13 +117,6 @@ class Lowering:
             if name not in values:
                 self.lower(join(path, name), child, reads, module)
         return values
-
-    def lower_chain(self, path: str, module: nn.Module, reads: list[Value]) -> Value:
-        """The output of the last of a list of modules."""
-        value = reads[0]
-        for name, child in module.get_submodule(path.rpartition(".")[2]).named_children():
-            value = self.lower(join(path, name), child, [value, *reads[1:]])
-        return value
 
     def add(
         self, kind: int, reads: list[Value], width: int, /, module: Any = None, group: str = "", **numbers: int
