@@ -82,7 +82,7 @@ class Lowering:
             raise NotLoweredError(path, f"{type(module).__name__} has no operation")
         if module.training:
             raise NotLoweredError(path, "it is in training mode")
-        if any(each.is_inference() for each in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
+        if any(tensor.is_inference() for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
             raise NotLoweredError(path, "its weights were made in inference mode, so changes would not be noticed")
         description = describe(module)
         values = self.lower_parts(path, module, description, reads) if description.values else {}
@@ -92,8 +92,8 @@ class Lowering:
 
     def lower_parts(self, path: str, module: Any, description: Description, reads: list[Value]) -> dict[str, Value]:
         """The values inside a module by name, with its inputs."""
-        if others := [name for name, own in vars(module).items() if callable(own) and own not in FUNCTIONS]:
-            raise NotLoweredError(path, f"its function {others[0]} has no operation")
+        if unknown := [name for name, value in vars(module).items() if callable(value) and value not in FUNCTIONS]:
+            raise NotLoweredError(path, f"its function {unknown[0]} has no operation")
         values = {OWN_INPUT: reads[0] if reads else NOTHING, **dict(zip(description.inputs, reads, strict=False))}
         if description.chain:
             value, chain = reads[0], join(path, description.chain)
@@ -103,15 +103,15 @@ class Lowering:
         for name, declared in description.values.items():
             if missing := [read for read in declared.reads if read not in values]:
                 raise NotLoweredError(path, f"{name} reads {missing[0]}")
-            operands, given = [values[read] for read in declared.reads], "." in name
+            operands, is_input = [values[read] for read in declared.reads], "." in name  # an input of a child
             if declared.formula == "gated linear":
                 operands = [self.add(op.MULTIPLY, operands, operands[0].width)]
-            if given and declared.formula == "rotated heads" and module.rotate is rotate_heads:
+            if is_input and declared.formula == "rotated heads" and module.rotate is rotate_heads:
                 operands = [self.add_heads(op.ROTATE, operands[0], module.head_width)]
             if join(path, name) == HEAD:
                 operands = [self.choose(operands[0])]
             values[name] = (
-                operands[0] if given else self.lower(join(path, name), getattr(module, name), operands, module)
+                operands[0] if is_input else self.lower(join(path, name), getattr(module, name), operands, module)
             )
         for name, child in module.named_children():
             if name not in values:
@@ -132,7 +132,8 @@ class Lowering:
 
     def choose(self, value: Value) -> Value:
         """The rows of the tokens with logits; a norm of all rows becomes one of these."""
-        norm = self.operations.pop() if self.operations[-1].kind == op.NORM else None
+        is_norm = self.operations[-1].kind == op.NORM and self.operations[-1].makes == [value]
+        norm = self.operations.pop() if is_norm else None
         chosen = self.add(op.CHOOSE, norm.reads if norm else [value], value.width)
         if norm is None:
             return chosen
@@ -168,11 +169,11 @@ class Lowering:
 
     def attend(self, path: str, core: nn.Module, reads: list[Value], around: Any) -> Value:
         query, key, value = reads
-        E, place = around.head_width, {"layer": around.layer, "width": around.head_width}
+        E, numbers = around.head_width, {"layer": around.layer, "width": around.head_width}
         kv_heads = key.width // E
-        self.operations.append(Operation(op.STORE, [key, value], [], [], {**place, "count": kv_heads}))
-        numbers = {"window": around.window or 0, "kv_heads": kv_heads, "count": query.width // E}
-        return self.add(op.ATTEND, [query], query.width, **place, **numbers)
+        self.operations.append(Operation(op.STORE, [key, value], [], [], {**numbers, "count": kv_heads}))
+        numbers |= {"window": around.window or 0, "kv_heads": kv_heads, "count": query.width // E}
+        return self.add(op.ATTEND, [query], query.width, **numbers)
 
     def embed(self, path: str, token: Any, reads: list[Value], around: Any) -> Value:
         if not all(tensor.is_contiguous() for tensor in (*token.parameters(), *token.buffers())):
@@ -223,7 +224,7 @@ def lower_pass(decoder: Decoder) -> Lowering | NotLoweredError:
 def find_hook(path: str, module: nn.Module) -> NotLoweredError | None:
     """The first hook of a module or inside it."""
     modules = module.named_modules(prefix=path)
-    hooked = (below for below, each in modules if any(getattr(each, name) for name in HOOKS))
+    hooked = (below for below, inner in modules if any(getattr(inner, name) for name in HOOKS))
     return next((NotLoweredError(below, "it has a hook") for below in hooked), None)
 
 

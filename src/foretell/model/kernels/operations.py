@@ -31,7 +31,7 @@ OPERATION = np.dtype(
         ("target", VIEW),
         *v.fields("kind end is_chosen"),  # end: index after the phase; is_chosen: for the tokens with logits alone
         *v.fields("width count"),  # numbers per row, or heads: their width and their number
-        *v.fields("tiles turns"),  # tiles of outputs, or of the elements; tiles of the matrix that each consists of
+        *v.fields("tiles turns"),  # tiles of outputs, or of the elements; tiles of the matrix in one of them
         *v.fields("matrix embedding"),  # addresses of records
         *v.fields("activation layer window kv_heads"),  # layer: its index in the cache; window 0: none
         *v.fields("is_centered scale shift"),  # a norm, with addresses of scale and shift in float32
@@ -101,14 +101,14 @@ def do_task(call, step, operation, index, M, task, tasks):
     else:
         first, last = share(M, task, tasks)
         for i in range(index, operation.end):
-            each = operation_at(call.operations + i * OPERATION_BYTES)
-            if each.kind <= WRITE:
-                run_on_tiles(each, call, step, first, last, 0, each.tiles)
-            elif each.kind == PREPARE:
-                source, out = address_of(each.source, step, call.scratch), address_of(each.target, step, call.scratch)
-                prepare(matrix_at(each.matrix), source, out, rows, is_narrow, first, last)
+            inner = operation_at(call.operations + i * OPERATION_BYTES)
+            if inner.kind <= WRITE:
+                run_on_tiles(inner, call, step, first, last, 0, inner.tiles)
+            elif inner.kind == PREPARE:
+                source, out = address_of(inner.source, step, call.scratch), address_of(inner.target, step, call.scratch)
+                prepare(matrix_at(inner.matrix), source, out, rows, is_narrow, first, last)
             else:
-                run_on_rows(each, call, step, first, last)
+                run_on_rows(inner, call, step, first, last)
 
 
 @inlined

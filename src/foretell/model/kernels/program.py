@@ -172,22 +172,23 @@ class Layout:
 
     def __init__(self, program: Program, operations: list[Operation]):
         self.program = program
-        multiplied = {value for each in operations if each.kind == op.MULTIPLY for value in each.reads}
-        self.in_turns = {each for each in operations if len(each.makes) == 2 and each.makes[1] in multiplied}
-        products = [each for each in operations if each.kind == op.MATMUL]
-        self.weights = {each: program.weights_of(each.modules, each in self.in_turns) for each in products}
+        products = [operation for operation in operations if operation.kind == op.MATMUL]
+        multiplied = {value for operation in operations if operation.kind == op.MULTIPLY for value in operation.reads}
+        self.in_turns = {product for product in products if len(product.makes) == 2 and product.makes[1] in multiplied}
+        self.weights = {product: program.weights_of(product.modules, product in self.in_turns) for product in products}
         matmuls = [weight.matmul for weight in self.weights.values()]
         self.is_padded = any(matmul.is_padded for matmul in matmuls)
         # the prepared activations of all products have one array, at the start
-        self.per_row = max((padded(prepared_per_row(each.matrix), LANES) + LANES for each in matmuls), default=0)
-        self.last_reads = {value: each for each in operations for value in each.reads}
+        self.per_row = max((padded(prepared_per_row(matmul.matrix), LANES) + LANES for matmul in matmuls), default=0)
+        self.last_reads = {value: operation for operation in operations for value in operation.reads}
         self.views: dict[Value, View] = {}
         self.users = Counter[int]()  # values in each array
         self.free, self.unused = defaultdict[tuple[int, int], list[int]](list), list[View]()
         self.records, self.starts = list[dict[str, Any]](), list[int]()
         self.domain, self.is_chosen = ALONE, False
-        for each in operations:
-            self.place(each)
+        self.multiplied = -1  # the array that the last product reads, also while others compute on its tiles
+        for operation in operations:
+            self.add(operation)
         for start, end in pairwise([*self.starts, len(self.records)]):
             for record in self.records[start:end]:
                 record["end"] = end
@@ -196,10 +197,10 @@ class Layout:
         """All records."""
         return np.array([tuple((NO_OPERATION | record).values()) for record in self.records], op.OPERATION)
 
-    def place(self, operation: Operation) -> None:
+    def add(self, operation: Operation) -> None:
         """Add the records of an operation."""
         kind, numbers = operation.kind, dict(operation.numbers)
-        ending = [value for value in operation.reads if self.last_reads[value] is operation]
+        ending = [value for value in dict.fromkeys(operation.reads) if self.last_reads[value] is operation]
         sources = [self.views[value] for value in operation.reads]
         if kind == op.MATMUL:
             self.multiply(operation, sources[0])
@@ -214,7 +215,8 @@ class Layout:
             target = NO_VIEW
             for value in operation.makes:
                 is_ending = bool(ending) and ending[0] is operation.reads[0]
-                if is_ending and (kind in (op.NORM, op.ROTATE) or (kind in op.ON_TILES and sources[0].is_input)):
+                is_whole = kind in op.ON_TILES and sources[0].is_input and sources[0].at != self.multiplied
+                if is_ending and (is_whole or kind in (op.NORM, op.ROTATE)):
                     target = sources[0]  # in place
                     ending = ending[1:]
                 else:
@@ -241,12 +243,13 @@ class Layout:
         firsts = (
             [LANES * index for index in range(2)]
             if turns == 2
-            else accumulate((each.width for each in makes), initial=0)
+            else accumulate((value.width for value in makes), initial=0)
         )
         self.views |= {
             value: whole._replace(first=first, step=LANES * turns) for value, first in zip(makes, firsts, strict=False)
         }
         tiles = padded(outputs, LANES) // LANES // turns
+        self.multiplied = source.at
         self.emit(op.MATMUL, source, target=whole, matrix=matmul.address, tiles=tiles, turns=turns)
         self.domain = makes[0].width if turns == 2 or len(makes) == 1 else ALONE
 
