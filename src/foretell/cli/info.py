@@ -99,7 +99,7 @@ def warm(
     generation whose kernels are missing runs without them, and has them
     compiled in the background; `foretell warm` does it before.
     """
-    decoder = open_model(model, **options.keywords()).decoder
+    decoder = open_model(model, **vars(options)).decoder
     from rich.progress import track
 
     from foretell.model.kernels import compile_kernels, needed_kernels

@@ -6,15 +6,13 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from foretell.errors import UsageError, did_you_mean
+from foretell.system.names import DtypeName
 
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
-DtypeName = Literal["auto", "float32", "bfloat16"]
 # The memory limit of a Linux container, in control groups version 2 and version 1
 CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 CPU_INFO = Path("/proc/cpuinfo")
