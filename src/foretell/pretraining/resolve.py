@@ -22,7 +22,7 @@ from foretell.session.request import default_dropout, intervals
 
 
 class Repetition(NamedTuple):
-    """How often a text is read if no time is given, and the dropout by that number."""
+    """Choose how often a text is read if no time is given, and the dropout by that number."""
 
     most_epochs: int
     fewest_steps: int

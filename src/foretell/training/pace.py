@@ -182,7 +182,7 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
 
 
 def learning_rate_of_share(share: float, config: TrainingConfig) -> float:
-    """The same rate by the share of a time budget that is spent; `config.steps` is an estimate."""
+    """The learning rate by the share of a time budget that is spent; `config.steps` is an estimate."""
     warmup = min(config.warmup_steps / config.steps, LONGEST_WARMUP)
     if share < warmup:
         return config.learning_rate * min(1.0, (share + 1 / config.steps) / warmup)
