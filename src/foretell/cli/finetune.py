@@ -84,7 +84,7 @@ def finish(session: Session[FinetuneTask], json: bool) -> None:
     from foretell.finetuning.report import FinetuneReport
     from foretell.runs.run import REPORT, REPORT_PICTURE
 
-    files, texts = "checkpoints/, metrics.jsonl", session.task.head.task.arguments
+    files, texts = "checkpoints/, metrics.jsonl", session.task.head.task.reader.form.arguments
     if (session.run.directory / REPORT).exists():  # a run without held-out examples has none
         report(FinetuneReport.of(session.run), json)
         files += f", {REPORT}"
@@ -117,6 +117,7 @@ def finetune_chat(
     from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
     from foretell.session.protocol import load_start
 
+    arguments.usable_template(str, chosen.template)
     given = options.request(out, chosen)
     if lora:
         given["overrides"].setdefault("lora", {})

@@ -84,7 +84,7 @@ def predict(
             return note(f"{out}: {counted(count, 'row')}")
     for row, result in predicted:
         if json:
-            answer = result.to_json() if result else {kind.answer: None}
+            answer = result.to_json() if result else {kind.predictions.answer: None}
             print_json({**answer, **({"row": row.cells} if row.cells else {})})
         else:
             shown = re.sub(r"[\n\r\t]", " ", " | ".join(map(str, row.cells.values())))

@@ -25,8 +25,10 @@ from foretell.storage.files import write_text
 from foretell.typesetting.numbers import format_duration
 
 if TYPE_CHECKING:
+    from foretell.convert.huggingface_files import HuggingFaceFiles
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
+    from foretell.saved_model.config_file import StoredModel
     from foretell.typesetting.html import Shown
 
 # Seconds between two lines of progress, on a terminal and in a log
@@ -286,6 +288,30 @@ def show_tokens(argument: str, text: str, allow_special: bool = False, start_tok
         pieces = pieces[-min(len(pieces) - 1, WIDTH) :]
         line = f"{count}, the last: {' '.join(pieces)}"
     note(line[:WIDTH])
+
+
+def read_description(argument: str, verify: bool = False) -> StoredModel | HuggingFaceFiles | None:
+    """A model as its files describe it, without weights.
+
+    None for a LoRA adapter, and for updates or an encoder inside the model.
+    """
+    from foretell.convert.gguf.files import read_gguf
+    from foretell.convert.huggingface_files import read_directory
+    from foretell.finding import check_files, find_model
+    from foretell.saved_model.config_file import is_own, read_stored_model
+    from foretell.storage.files import ADAPTER_CONFIG
+
+    directory = find_model(argument)
+    if (directory / ADAPTER_CONFIG).is_file():
+        return None
+    check_files(directory, in_full=verify)
+    if directory.is_file():
+        stored = read_gguf(directory)
+    else:
+        stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
+    for line in () if stored is None else (*stored.notes, *stored.tokenizer.notes):
+        note(line)
+    return stored
 
 
 def show_loaded(argument: str, decoder: Decoder, precision: str, notes: Iterable[str]) -> None:

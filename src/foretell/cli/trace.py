@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.info import read_description
-from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.terminal import note, open_model, print_json, read_description, results
 from foretell.errors import UsageError, counted
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from foretell.pretraining.replay import Replay
     from foretell.pretraining.task import TextTask
     from foretell.session.session import Session
-    from foretell.system.names import DeviceName, DtypeName
+    from foretell.system import DeviceName, DtypeName
 
 
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from foretell.system.names import DeviceName, DtypeName
+from foretell.system import DeviceName, DtypeName
 
 
 def option(help: str, *, default: Any = None, sets: str = "") -> Any:

@@ -13,7 +13,8 @@ from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
 from foretell.data.table import Table
 from foretell.errors import UsageError
-from foretell.finetuning.kind import Example, Kind, find_kind
+from foretell.finetuning.examples import Example
+from foretell.finetuning.kind import Kind, find_kind
 from foretell.finetuning.kinds import HeadOptions
 from foretell.finetuning.settings import (
     Columns,

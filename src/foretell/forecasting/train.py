@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest, read_keywords
 from foretell.session.start import Start
 from foretell.session.state import SessionState
-from foretell.system.names import DeviceName
+from foretell.system import DeviceName
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series
@@ -223,9 +222,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         forecaster = load_forecaster(best.directory, cast(DeviceName, session.device.type))
         start = session.task.record.start
         prior = None if start is None else load_forecaster(start.model, "cpu").calibration
-        minutes = self.request.minutes
-        left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - self.began)
-        calibration = session.task.calibration(replace(forecaster, calibration=None), prior, left)
+        calibration = session.task.calibration(replace(forecaster, calibration=None), prior)
         if calibration is None:
             return
         best.replace_json(INTERVALS, calibration.to_json())

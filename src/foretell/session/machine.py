@@ -18,9 +18,9 @@ from foretell.config.training import TrainingConfig
 from foretell.planning.speed import peak_flops
 from foretell.runs.record import RESUMABLE, RunRecord
 from foretell.runs.run import Run
+from foretell.system import DeviceName, DtypeName
 from foretell.system.device import choose_device, choose_training_dtype, dtype_name
 from foretell.system.installation import cpu_model
-from foretell.system.names import DeviceName, DtypeName
 
 logger = logging.getLogger(__name__)
 MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for the measurement

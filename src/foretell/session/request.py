@@ -14,6 +14,7 @@ from foretell.config.section import Section, check_given, check_known, make_sect
 from foretell.config.training import TrainingConfig, check_minutes
 from foretell.errors import ConfigError
 from foretell.runs.record import RESUMABLE, RunRecord
+from foretell.session.budget import FEWEST_STEPS
 from foretell.session.options import TrainingOptions
 from foretell.session.start import Start
 
@@ -55,6 +56,7 @@ class TrainingRequest(TrainingOptions):
     batch_size: int | None = option("Rows of a step.", sets="training.batch_size")
     learning_rate: float | None = option("The largest learning rate.", sets="training.learning_rate")
     size: str | None = None
+    fewest_steps: int = FEWEST_STEPS  # of a new model, even if they exceed the minutes (`TimeBudget`)
     epochs: float | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     start: Start | None = None  # a trained model to continue from
@@ -68,7 +70,7 @@ class TrainingRequest(TrainingOptions):
         for name, section, key, value in settings_of(self):
             first = sections.setdefault(section, {}).setdefault(key, value)
             if first is not value and first != value:  # NaN is not equal to itself
-                raise ConfigError(f"{name} is given twice: {value!r}, and {section}.{key} = {first!r}; give it once")
+                raise ConfigError(f"{name} is given twice: {section}.{key} is {first!r} and {value!r}; give one")
         object.__setattr__(self, "overrides", sections)
         for name in self.overrides:
             check_known(name, tuple(self.config_type.model_fields), "configuration section")
@@ -98,6 +100,11 @@ class TrainingRequest(TrainingOptions):
         given = [name for name, value in durations.items() if value is not None]
         if len(given) > 1:
             raise ConfigError(f"{given[0]} and {given[1]} both set the length of the training; give one of them")
+
+    @property
+    def least_steps(self) -> int:
+        """The steps that a training with minutes takes even if it has to exceed them; a trained start needs none."""
+        return self.fewest_steps if self.start is None else 0
 
     @property
     def described(self) -> list[str]:
