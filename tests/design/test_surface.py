@@ -67,8 +67,8 @@ OPTIONS = {
     "info": named("machine names kernels verify json"),
     "plan": named("size tokens gpus gpu parallel checkpoint-activations context only set json"),
     "explain": named(
-        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces token "
-        "against with at layer file allow-special ids json"
+        "value html overwrite lens contributions heads ablate patch-from check prediction label as-task pair pieces "
+        "token against with at layer file allow-special ids json"
     )
     | LOADING,
     "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
