@@ -139,7 +139,7 @@ def finetune(
 
     task: chat learns the answers of conversations, text continues on a domain's text; the others train one extra layer
     on the labelled rows of a file, of a DataFrame of pandas or polars, or of a list of dicts, and
-    `foretell.evaluate_task` measures the model on others. options are those of `foretell finetune --task TASK`, and
+    `foretell.evaluate_task` measures the model on others. options: as in `foretell finetune --task TASK`, and
     sections of the configuration as dicts: training and lora have the fields of TrainingConfig and LoRAConfig. out: the
     run's directory; default: runs/NAME after the data. resume continues a run that exists. The report on labelled rows
     and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.

@@ -260,7 +260,7 @@ class ModelOptions(LoadingOptions):
 
 
 def option_name(field: str) -> str:
-    """The name of an option on the command line, from that of its field."""
+    """The name on the command line of the option in a field."""
     return field.removeprefix("is_").strip("_").replace("_", "-")
 
 

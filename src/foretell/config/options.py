@@ -33,7 +33,7 @@ def settings_of(options: Any) -> Iterator[tuple[str, str, str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """Where a model computes, and how precisely."""
+    """The device and the precision of a model."""
 
     device: DeviceName = option("Where to compute: auto, cpu, cuda or mps.", default="auto")
     dtype: DtypeName = option("Precision: auto, float32 or bfloat16.", default="auto")
