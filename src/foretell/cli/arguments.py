@@ -55,8 +55,8 @@ DecimalMark = Annotated[
     Parameter(help="The decimal mark in labels that are numbers: . or a comma.", show_choices=False),
 ]
 Truncate = Annotated[
-    Literal["head", "tail", "middle"] | None,
-    Parameter(help="Leave out the head, tail or middle of what does not fit (default: refuse).", show_choices=False),
+    Literal["head", "tail", "middle", "never"] | None,
+    Parameter(help="What a text that does not fit loses: tail, head or middle; never: refuse.", show_choices=False),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"],

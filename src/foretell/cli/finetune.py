@@ -130,8 +130,8 @@ def finetune_chat(
     dev: Annotated[Path | None, Parameter(help="A file to hold out (default: a tenth of the data).")] = None,
     template: arguments.Template = None,
     truncate: Annotated[
-        Literal["drop", "tail"] | None,
-        Parameter(help="Conversations longer than the context: drop them or cut the end (default: error)."),
+        Literal["tail", "drop", "never"] | None,
+        Parameter(help="Conversations longer than the context: cut the end (default), drop them, or never: refuse."),
     ] = None,
     spell_tokens: Annotated[
         bool, Parameter(help="Write the template's special tokens as text (default: add them to the vocabulary).")

@@ -20,7 +20,7 @@ KINDS: dict[str, str] = {
 }
 Pool = Literal["extract", "last", "mean"]
 DecimalMark = Literal[".", ","]
-Truncate = Literal["head", "tail", "middle"]
+Truncate = Literal["head", "tail", "middle", "never"]
 
 
 class HeadFields(TypedDict, total=False):
