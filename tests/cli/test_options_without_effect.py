@@ -70,8 +70,8 @@ CASES: dict[str, dict[str, str]] = {
         "horizon": "evaluate almanac passengers.csv --test passengers.csv --horizon 3",
         "windows": "evaluate almanac passengers.csv --test passengers.csv --windows 3",
     },
-    "cli.explain:explain_forecast": {"spans": "explain almanac passengers.csv --heads --spans 3"},
-    "cli.trace:trace_forecast": {
+    "cli.forecast:explain_forecast": {"spans": "explain almanac passengers.csv --heads --spans 3"},
+    "cli.forecast:trace_forecast": {
         "context": "trace almanac --list --context 3", "series": "trace almanac --list --series y",
         "date-format": "trace almanac --list --date-format %Y",
     },

@@ -155,7 +155,7 @@ def test_the_length_penalty_is_chosen_on_held_out_pairs_and_kept_in_an_intact_ch
 def test_two_vocabularies_are_saved_in_two_files(tmp_path):
     overrides = OVERRIDES | {"training": {"steps": 1}}
     run = run_training(
-        TranslationTraining(request(tmp_path / "run", overrides=overrides, is_shared=False)), Reporter()
+        TranslationTraining(request(tmp_path / "run", overrides=overrides, separate_vocabularies=True)), Reporter()
     ).run
     translator = load_translator(run.directory, "cpu")
     assert (run.best().directory / "source_tokenizer.json").is_file()

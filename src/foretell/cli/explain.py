@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.forecast import ALL_SERIES, Context, Reading, SeriesFile, open_forecaster
-from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write_page
-from foretell.cli.translate import open_translator
+from foretell.cli.terminal import ProgressLine, note, open_model, print_json, results, write_page
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
     from foretell.insight.readout import TaskReadout
     from foretell.language_model import LanguageModel
-    from foretell.translation.translator import Translator
 
 ASK = Group("What to show instead of the layers", sort_key=1)
 MORE = Group("Details", sort_key=2)
@@ -30,11 +27,7 @@ def asking(help: str) -> Parameter:
 
 
 def detail(help: str, **options: Any) -> Parameter:
-    return Parameter(help=help, group=MORE, show_choices=False, **options)
-
-
-def number(help: str, **options: Any) -> Parameter:
-    return detail(help, converter=arguments.whole_number, **options)
+    return Parameter(help=help, group=MORE, **options)
 
 
 @dataclass(frozen=True)
@@ -58,9 +51,9 @@ class Questions:
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
     ] = None
     at: Annotated[
-        int | None, number("Ask after this token, counted from 0 (default: the last).", allow_leading_hyphen=True)
+        int | None, detail("Ask after this token, counted from 0 (default: the last).", allow_leading_hyphen=True)
     ] = None
-    layer: Annotated[int | None, number("With --heads: the pattern of each head of this layer.")] = None
+    layer: Annotated[int | None, detail("With --heads: the pattern of each head of this layer.")] = None
 
     def given(self) -> dict[str, Any]:
         """The given options, by their names on the command line."""
@@ -250,76 +243,9 @@ def explain(
     """
     question, details = questions.chosen()
     text = arguments.read_text(text, file)
-    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **vars(options))
     if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
         from foretell.finetuning.predict import as_task_input
 
         loaded = as_task_input(loaded, pair or ())
     question.show(loaded, text, details, json)
-
-
-SourceText = Annotated[str | None, Parameter(help="The sentence to translate.")]
-Target = Annotated[str | None, Parameter(help="The translation to look at (default: the model's own).")]
-
-
-def explain_translation(
-    model: arguments.Model,
-    text: SourceText = None,
-    /,
-    *,
-    target: Target = None,
-    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
-    json: arguments.Json = False,
-    options: arguments.Loading = arguments.LOADING_DEFAULTS,
-) -> None:
-    """A pass over a sentence and its translation, layer by layer; and any number in it.
-
-    Numbers are named as in `foretell trace MODEL --list`: the encoder's begin with encoder, and names of
-    encoder-decoder attention contain cross_attention.
-    """
-    question, details = questions.chosen()
-    translator = open_translator(model, **options.keywords())
-    question.show(*given_source(translator, text, target), details, json)
-
-
-def given_source(translator: Translator, text: str | None, target: str | None) -> tuple[LanguageModel, str]:
-    """The model of the target language given the source, and the translation to look at."""
-    from foretell.translation.translate import translate
-
-    if text is None or not text.strip():
-        raise UsageError("give the sentence to translate")
-    if target is None:
-        target = translate(translator, [text])[0].translation
-        note(f"translation {target}")
-    return translator.given(text), target
-
-
-def explain_forecast(
-    model: arguments.Model,
-    data: SeriesFile,
-    /,
-    *,
-    spans: Annotated[int | None, arguments.whole("The largest number of spans, of equal length (default: 12).")] = None,
-    context: Context = None,
-    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
-    json: arguments.Json = False,
-    reading: Reading = ALL_SERIES,
-    options: arguments.Loading = arguments.LOADING_DEFAULTS,
-) -> None:
-    """The effects of spans of past values on the forecast of the next value.
-
-    The forecast is the expected value of the next one. An effect is its change when the mean of the context
-    replaces the values of a span. The other questions are about the pass over the context, in which a token is the
-    number of a bin.
-    """
-    question, details = questions.chosen()
-    if spans is not None and questions.given():
-        raise UsageError(f"--spans has no effect on --{next(iter(questions.given()))}; leave one out")
-    forecaster = open_forecaster(model, **options.keywords())
-    chosen = reading.first(data, forecaster)
-    from foretell.forecasting.span_effects import SPANS, as_tokens, span_effects
-
-    if not questions.given():
-        report(span_effects(forecaster, chosen, SPANS if spans is None else spans, context=context), json)
-    else:
-        question.show(*as_tokens(forecaster, chosen, context), details, json)

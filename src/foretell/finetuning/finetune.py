@@ -51,14 +51,14 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     def recorded(self, data: LabelledFiles) -> dict[str, Any]:
         """The columns given by the user; the others are found again when resuming."""
-        columns = self.request.columns
+        columns = self.request.named_columns
         return {} if columns == Columns(texts=()) else {"columns": columns.model_dump(mode="json")}
 
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
         assert request.data is not None
         head = request.section("head")
-        files = read_files(request.data, request.dev, request.tuning(), head, request.columns, request.seed)
+        files = read_files(request.data, request.dev, request.tuning(), head, request.named_columns, request.split_seed)
         kind_of(files.settings).check(request.tuning())
         for part, path in (("data", request.data), ("dev", request.dev)):
             if isinstance(path, Path):
@@ -81,7 +81,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         if not self.request.is_from_scratch:
             return self.start
         if self.new_start is None:
-            self.new_start = untrained(type(kind_of(data.settings)), data.train, self.request.seed, self.request.size)
+            kind, request = type(kind_of(data.settings)), self.request
+            self.new_start = untrained(kind, data.train, request.split_seed, request.size)
         return self.new_start
 
     def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:

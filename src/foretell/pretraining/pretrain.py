@@ -114,7 +114,7 @@ class TextTraining(Training[TextRequest, TextTask]):
                 configs = {name: each for name, each in configs.items() if each.window_length < facts.train_tokens}
             size, reason = self.timed_size(configs, data, machine, facts.train_tokens)
             reasons.append(reason)
-        steps = request.steps
+        steps = request.given_steps
         if steps is None:
             probed = resolve.resolve_config(request, facts, size)
             tokens, seconds = int(self.cost(probed, data).tokens_per_step), self.seconds_per_step(probed, data, machine)

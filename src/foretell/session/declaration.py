@@ -192,8 +192,8 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The requested number of steps, or the number that fits the time (`choose_steps`), and the reason."""
-        if self.request.steps is not None:
-            return self.request.steps, "as asked"
+        if self.request.given_steps is not None:
+            return self.request.given_steps, "as asked"
         seconds = self.seconds_per_step(config, data, machine)
         speed = f"{seconds:.2f} s per step"
         if self.request.minutes is None:
