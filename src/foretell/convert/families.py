@@ -12,8 +12,9 @@ attention.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from foretell.config.model import ModelConfig
@@ -357,6 +358,30 @@ GPT_NEOX = Family(
 KNOWN = (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GPT_NEOX, STABLELM, PHI, OLMO2, GEMMA3)
 Families = Mapping[str, Family]
 FAMILIES: Families = {family.name: family for family in KNOWN}
+
+# Families that are refused: a glob of their names in transformers or llama.cpp -> what they need and foretell lacks
+MISSING_PARTS = {
+    "*moe*": "experts",
+    "mixtral": "experts",
+    "gpt?oss": "experts",
+    "deepseek*": "experts",
+    "qwen3?next": "a gated delta net",
+    "qwen3?5*": "a gated delta net",
+    "qwen35*": "a gated delta net",
+    "lfm2*": "convolutions",
+    "granite*": "multipliers of embeddings, scores, updates and logits",
+    "smollm3": "layers without positions",
+    "gemma2": "softcapping of scores and logits",
+    "gemma3": "images (its text model alone is gemma3_text)",
+    "gemma3n*": "embeddings for each layer",
+}
+
+
+def describe_unknown(kind: object, known: Iterable[str]) -> str:
+    """The end of a refusal: what a family needs that is missing here, and the families that can be read."""
+    name = str(kind).lower()
+    part = next((part for glob, part in MISSING_PARTS.items() if fnmatchcase(name, glob)), None)
+    return f"{'' if part is None else f': it needs {part}'}; known: {', '.join(known)}"
 
 
 def differences(config: ModelConfig, family: Family) -> dict[str, tuple[Any, Any]]:

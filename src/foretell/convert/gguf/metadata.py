@@ -17,7 +17,19 @@ from typing import Any
 from foretell.config.model import ModelConfig
 from foretell.config.rotary import frequency
 from foretell.convert.config_json import SHARE, read_settings, write_settings
-from foretell.convert.families import BLOCK, GEMMA3, GPT2, LLAMA, OLMO2, PHI3, QKV, QWEN2, QWEN3, choose_family
+from foretell.convert.families import (
+    BLOCK,
+    GEMMA3,
+    GPT2,
+    LLAMA,
+    OLMO2,
+    PHI3,
+    QKV,
+    QWEN2,
+    QWEN3,
+    choose_family,
+    describe_unknown,
+)
 from foretell.convert.family import (
     AddOne,
     Family,
@@ -223,7 +235,7 @@ def read_metadata(
     name = pairs.get(ARCHITECTURE)
     if not isinstance(name, str) or name not in READABLE:
         raise ConfigError(
-            f"its architecture is {str(name)[:40]!r}, which foretell cannot read; known: {', '.join(READABLE)}"
+            f"its architecture is {str(name)[:40]!r}, which foretell cannot read{describe_unknown(name, READABLE)}"
         )
     family, prefix = READABLE[name], f"{name}."
     given = {key.removeprefix(prefix): decimal(value) for key, value in pairs.items() if key.startswith(prefix)}
