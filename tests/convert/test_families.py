@@ -30,6 +30,7 @@ from tests.convert.conftest import CASES
 from tests.insight.explain.test_explanation import explain_at, random_addresses
 
 BOUND = 1e-5  # of the largest logit, in float32
+WEIGHT_BOUND = 2e-6  # 1.1e-6 was measured: GPT-2's scores are large enough to round so much
 GREEDY = Sampler(SamplingConfig(temperature=0))
 IDS = [5, 9, 2, 21, 0, 8]
 PROMPTS = ([1, 2, 3], [4, 5], [6])
@@ -90,7 +91,7 @@ def test_attention_weights_equal_those_of_transformers(theirs, ours: LanguageMod
         ours.decoder(torch.tensor([IDS]))
     for layer, weights in enumerate(expected):
         ours_here = trace[f"trunk.blocks.{layer}.attention.core.weights"]
-        torch.testing.assert_close(ours_here, weights, rtol=0, atol=1e-6)
+        torch.testing.assert_close(ours_here, weights, rtol=0, atol=WEIGHT_BOUND)
 
 
 def test_a_number_of_every_kind_is_explained(ours: LanguageModel) -> None:
