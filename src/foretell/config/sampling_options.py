@@ -42,7 +42,7 @@ class SamplingFields(Fields):
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The same options as keywords of `foretell.generate`, where tokens and words may be texts.
+    """Sampling options as keywords of `foretell.generate`, where tokens and words may be texts.
 
     logit_bias: token texts or ids, and what is added to their logits. ban: words as text, or as ids.
     """

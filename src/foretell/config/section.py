@@ -53,7 +53,7 @@ LEAST_SHARE = 0.01  # a smaller final share is probably a learning rate given by
 
 
 def with_own_names(section: type[BaseModel], values: Any) -> Any:
-    """The same values under foretell's names. The text `none` becomes None, which TOML cannot write."""
+    """Rename fields to foretell's names. The text `none` becomes None, which TOML cannot write."""
     if not isinstance(values, Mapping):
         return values
     nullable = {key for key, info in section.model_fields.items() if type(None) in get_args(info.annotation)}
@@ -61,7 +61,7 @@ def with_own_names(section: type[BaseModel], values: Any) -> Any:
 
 
 def own_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values under foretell's names; a field with two different values is a `ConfigError`."""
+    """Rename fields to foretell's names; a field with two different values is a `ConfigError`."""
     given: dict[str, tuple[str, Any]] = {}
     for key, value in values.items():
         plain = str(key).replace("-", "_")

@@ -145,7 +145,7 @@ def layers_named(config: ModelConfig, names: Mapping[str, Any], directory: Path)
 
 
 def padded(update: PeftUpdate, rank: int) -> PeftUpdate:
-    """The same update with a larger rank, and with the factor included in B."""
+    """Pad an update to a larger rank, and multiply B by its factor."""
     more = rank - len(update.a)
     a = torch.cat([update.a, update.a.new_zeros(more, update.a.shape[1])])  # (rank, inputs)
     b = torch.cat([update.b * update.scale, update.b.new_zeros(len(update.b), more)], dim=1)  # (outputs, rank)

@@ -80,7 +80,7 @@ def smallest(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def is_in(hashes: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Which of the hashes are kept, without those about which a sample does not tell."""
+    """Look up hashes in the kept sample; hashes outside the sample's range are left out."""
     return np.isin(hashes if len(kept) < MOST_KEPT else hashes[hashes <= kept[-1]], kept)
 
 

@@ -69,7 +69,7 @@ class HeldOut(Window):
         return np.nanmean(np.abs(self.actual - points), 1) / self.spread
 
     def combined(self, combination: Combination) -> HeldOut:
-        """The same window with combined forecasts."""
+        """Replace the window's forecasts by combined ones."""
         return replace(self, paths=combination.apply(self.history, self.paths, self.season))
 
 

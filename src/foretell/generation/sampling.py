@@ -152,14 +152,14 @@ def largest(logits: Tensor) -> list[int]:
 
 
 def in_numpy(logits: Tensor) -> np.ndarray:
-    """The same numbers, of bfloat16, which NumPy lacks, in float32: torch would start its threads to cast them."""
+    """Convert logits to NumPy; bfloat16 becomes float32 without the cast of torch, which would start threads."""
     if logits.dtype != torch.bfloat16:
         return logits.numpy()
     return (logits.view(torch.int16).numpy().astype(np.uint32) << 16).view(np.float32)
 
 
 def largest_on_gpu(logits: Tensor) -> list[int]:
-    """The same on a GPU, with a single synchronisation."""
+    """Find the largest logit of each row on a GPU, with a single synchronisation."""
     values, ids = logits.max(-1)  # NaN is the largest
     are_finite, largest_ids = torch.stack((values.isfinite().long(), ids)).tolist()
     if not all(are_finite):

@@ -206,9 +206,9 @@ class Chat:
     # ------------------------------------------------------------------ what decided a token
 
     def receipt(self, back: int = 1) -> Receipt:
-        """How a token of the last answer was sampled, `back` tokens from its end. The last one usually ends the turn.
+        """Explain how a token of the last answer was sampled, `back` tokens from its end.
 
-        Only the newest 64 are kept. Raises UsageError if there is none.
+        The last token usually ends the turn. Only the newest 64 are kept. Raises UsageError if there is none.
         """
         kept = [] if self._sampler is None else list(self._sampler.newest)
         if not 1 <= back <= len(kept):

@@ -344,7 +344,7 @@ class Completer:
 
 
 def number_copies(prompts: list[Prompt]) -> list[int]:
-    """How often each prompt occurred before, such as 0, 0, 1 for a, b, a; this chooses its random stream."""
+    """Count how often each prompt occurred before, such as 0, 0, 1 for a, b, a; this chooses its random stream."""
     counts: Counter[str | tuple[int, ...]] = Counter()
     numbers = []
     for prompt in prompts:

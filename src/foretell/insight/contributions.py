@@ -95,7 +95,7 @@ class Contributions:
         return self.products(at, directions).sum(-1)
 
     def of_tokens(self, at: slice, directions: Tensor) -> Tensor:
-        """The same by the token that they come from, (N, K, T)."""
+        """Contributions by the token that they come from, (N, K, T)."""
         return self.stream.by_token(self.trace, at, directions)
 
     # --- one output of a head
@@ -107,7 +107,7 @@ class Contributions:
         return self._with_sums(to_array(parts), readout.bias(output))
 
     def to_output_by_token(self, readout: Readout, output: Output) -> Array:
-        """The same by the token that they come from, (N, T)."""
+        """Sums by the token that they come from, (N, T)."""
         T = len(self.recording.ids)
         values = self.of_tokens(readout.positions(T, *output[:-1]), readout.directions(T, output))
         return self._with_sums(to_array(values)[:, 0], 0.0)

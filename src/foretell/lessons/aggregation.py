@@ -163,7 +163,7 @@ def recurrent_gradients() -> list[float]:
 
 
 def attention_gradients() -> list[float]:
-    """The same for one layer of masked attention with random weights, in which each input is one step away."""
+    """Gradient sizes of one layer of masked attention with random weights: each input is one step away."""
     config = series_config("none", context_length=max(DISTANCES) + 1, width=RECURRENT_WIDTH)
     decoder = make_decoder(config, SEED).double().eval()
     ids = torch.tensor([series(max(DISTANCES) + 1)])

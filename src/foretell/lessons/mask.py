@@ -118,7 +118,7 @@ def make_correct() -> Decoder:
 
 
 def make_peeking() -> Decoder:
-    """The same decoder, without a mask in one layer."""
+    """A decoder with the weights of `make_correct`, without a mask in one layer."""
     decoder = make_correct()
     replace(decoder, LEAK, lambda core: UnmaskedAttention(decoder.config))
     return decoder

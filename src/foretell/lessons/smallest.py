@@ -331,7 +331,7 @@ def smallest_config(context_length: int = CONTEXT) -> ModelConfig:
 
 
 def completed_config() -> ModelConfig:
-    """The same with several heads, and with norms after two residuals: one around attention, one around an MLP."""
+    """`smallest_config` with several heads, and norms after two residuals: around attention, and around an MLP."""
     return smallest_config().replaced(
         num_heads=NUM_HEADS,
         num_kv_heads=None,
@@ -390,7 +390,7 @@ def last_two_axes(value: Tensor) -> np.ndarray:
 
 
 def textbook_values(weights: WeightsByPath) -> dict[str, np.ndarray]:
-    """The same values by the formal algorithms, transposed from one column per token to one row per token."""
+    """Compute `model_values` by the formal algorithms, transposed to one row per token."""
     arrays = to_arrays(weights)
     zero = np.zeros(3)
     W_q, W_k, W_v = (arrays[f"{LAYER}.{name}.weight"] for name in ("query", "key", "value"))

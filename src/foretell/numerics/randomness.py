@@ -64,7 +64,7 @@ def xor_shifted(words: Tensor, shift: int, scratch: Tensor) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """The same 64 bits as a signed integer, for torch's int64."""
+    """Reinterpret 64 bits as a signed integer, for torch's int64."""
     return word - (1 << 64) if word >> 63 else word
 
 

@@ -122,7 +122,7 @@ class ExploredModel:
     def with_input(
         self, model: LanguageModel, levels: np.ndarray | None = None, readout: TaskReadout | None = None
     ) -> ExploredModel:
-        """The same decoder with another source, example or scale; reuses the names, which take longer than a pass."""
+        """Replace source, example or scale of the input; keeps the names, which take longer than a pass."""
         other = ExploredModel(self.name, model, self.look_bytes, readout=readout, levels=levels)
         other.structure, other.sections = self.structure, self.sections
         other.page = self.page.with_input(model, levels, readout)

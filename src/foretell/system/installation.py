@@ -74,7 +74,7 @@ def describe_installation() -> dict[str, Any]:
 
 
 def installation_text() -> str:
-    """The same as lines of text, the version first."""
+    """Describe the installation in lines of text, the version first."""
     facts = describe_installation()
     libraries = [f"{name} {facts[name] or 'missing'}" for name in LIBRARIES]
     has = [name for name, is_installed in facts["extras"].items() if is_installed]

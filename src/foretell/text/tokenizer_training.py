@@ -229,12 +229,12 @@ def _refuse_ordinary(special: Sequence[str], ordinary: Collection[str]) -> None:
 
 
 def _pieces(texts: Iterator[str]) -> Iterator[str]:
-    """The same words in strings of bounded length, so that a huge text needs no more memory than many small ones."""
+    """Cut words into strings of bounded length, so that a huge text needs no more memory than many small ones."""
     return itertools.chain.from_iterable(iter_pieces(text, AFTER_WORD) for text in texts)
 
 
 def _cut_words(text: str) -> Iterator[str]:
-    """The same text, cut inside runs of letters and digits, of marks or of white space that exceed LONGEST_WORD."""
+    """Cut a text inside runs of letters and digits, of marks or of white space that exceed LONGEST_WORD."""
     start = 0
     for run in _LONGER.finditer(text):
         for end in range(run.start() + LONGEST_WORD, run.end(), LONGEST_WORD):

@@ -93,7 +93,7 @@ def gets_whole_texts(content: TokenizerJson) -> bool:
 
 
 def without_text_changes(content: TokenizerJson) -> TokenizerJson:
-    """The same tokenizer without settings that silently change a text.
+    """Remove settings of a tokenizer that silently change a text.
 
     Published files can contain truncation (one common GPT-2 file cuts every text at 50 tokens), padding and BPE dropout
     (random ids). Added tokens of the form <|name|> are control tokens even if not marked as special: a user's text must
