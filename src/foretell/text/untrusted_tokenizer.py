@@ -137,8 +137,9 @@ def _refuse_other_ids(backend: tokenizers.Tokenizer, content: TokenizerJson, ori
     vocabulary = backend.get_vocab()
     if not vocabulary:
         raise TokenizerError(f"{origin} has no tokens; a tokenizer needs at least one")
-    name_of = {token_id: token for token, token_id in vocabulary.items()}
-    for token in vocabulary.keys() - name_of.values():
+    if len(set(vocabulary.values())) < len(vocabulary):
+        name_of = {token_id: token for token, token_id in vocabulary.items()}
+        token = next(iter(vocabulary.keys() - name_of.values()))
         other = name_of[vocabulary[token]]
         raise TokenizerError(f"{origin}: the tokens {other!r} and {token!r} share the id {vocabulary[token]}")
     for added in content.get("added_tokens") or ():
