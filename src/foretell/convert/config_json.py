@@ -159,9 +159,9 @@ def in_older_notation(rope: Rope, values: Mapping[str, Any]) -> Mapping[str, Any
     by_type = values.get(ROPE_SECTIONS[0])
     if rope.local_theta is None or not isinstance(by_type, dict):
         return values
-    place = f"{ROPE_SECTIONS[0]}.{SLIDING}"
+    name = f"{ROPE_SECTIONS[0]}.{SLIDING}"
     local = by_type.get(SLIDING) or {}
-    if not by_type.keys() <= {FULL, SLIDING} or read_scaling(place, local, values, rope) is not None:
+    if not by_type.keys() <= {FULL, SLIDING} or read_scaling(name, local, values, rope) is not None:
         raise ConfigError(
             f"{ROPE_SECTIONS[0]} = {str(by_type)[:80]} is not supported: give a base for each type of layer"
         )

@@ -4,7 +4,7 @@ A new family is one declaration here, and its entry in `FAMILIES`. GPT-1 and GPT
 outputs), a fused query, key and value, and a tied head. GPT-1 differs in the norm after each sublayer, the missing
 final norm and the meaning of "gelu". Llama 1 to 3 and SmolLM share one table; Mistral adds a window, Qwen2 (and 2.5)
 biases on query, key and value, Qwen3 norms on queries and keys. OLMo 2 normalises updates, and all heads together.
-Gemma 3 has norms before and after each sublayer, windows in most layers, with a rotation of their own, and scaled
+Gemma 3 has norms before and after each sublayer, windows in most layers, with another rotation, and scaled
 embeddings. Phi-3 has the same block in fewer matrices. In GPT-NeoX
 (Pythia), Phi and StableLM, positions rotate a part of each head; the feed-forward layer may run in parallel with
 attention.

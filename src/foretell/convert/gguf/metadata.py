@@ -245,7 +245,7 @@ def read_metadata(
     if family.rope is not None:
         values |= rope_values(family, values, pairs)
     config, _ = read_settings(family, {name: value for name, value in values.items() if is_read(family, name)})
-    if (family.name, config.num_layers) == ("gemma3", GEMMA_27B):  # no field says so; llama.cpp has this exception
+    if (family.name, config.num_layers) == ("gemma3", GEMMA_27B):  # llama.cpp has this exception without a field
         config = config.replaced(query_pre_attn_scalar=config.width // config.num_heads)
     if divisors is not None and config.rope_scaling is None and config.position == "rotary":
         config = config.replaced(rope_scaling=llama3_scaling(config, divisors))
