@@ -24,10 +24,10 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 
 MOST_LINES = {
-    "foretell.model.decoder": 2_417,
-    "foretell.training.loop": 2_905,
-    "foretell.pretraining.pretrain": 15_022,
-    "foretell.insight.explain.explain_value": 12_012,
+    "foretell.model.decoder": 2_590,
+    "foretell.training.loop": 2_940,
+    "foretell.pretraining.pretrain": 15_220,
+    "foretell.insight.explain.explain_value": 12_240,
 }
 
 

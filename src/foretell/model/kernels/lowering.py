@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from foretell.model.attention import keep, norm_all_heads, norm_each_head
 from foretell.model.decoder import HEAD, Decoder
 from foretell.model.description import OWN_INPUT, PARTS, Description, describe, operation_of
 from foretell.model.dispatch import plain_form
@@ -25,7 +26,8 @@ from foretell.model.structure import join
 from foretell.model.surgery import HOOKS
 from foretell.numerics.activations import activation_name
 
-FUNCTIONS = (rotate_heads, keep_heads)  # attributes of modules that are functions
+# Attributes of modules that are functions
+FUNCTIONS = (rotate_heads, keep_heads, norm_each_head, norm_all_heads, keep)
 
 
 class NotLoweredError(Exception):
