@@ -27,13 +27,13 @@ from rich.console import Console
 
 from foretell.generation.batch_generation import run
 from foretell.generation.sequence import Rules, Sequence
-from foretell.model.kernels import fused_block, fused_pass, matmul
+from foretell.model.kernels import fused_pass, matmul, program
 
 NEW_TOKENS, ROUNDS, TURNS = 64, 5, 9
-KERNELS = (fused_block, matmul)  # modules that start compiled code
+KERNELS = (program, matmul)  # modules that start compiled code
 # --without: the attribute that is changed while a program is prepared, the rows, and the precisions that use it
 WITHOUT: dict[str, tuple[tuple[Any, str, Any], int, tuple[str, ...]]] = {
-    "pass": ((fused_pass, "can_fuse_pass", lambda decoder: False), 1, ("bfloat16", "int8", "int4")),
+    "pass": ((fused_pass, "fused_decoder", lambda decoder, prepared, packs: prepared), 1, ("bfloat16", "int8", "int4")),
     "amx": ((matmul, "HAS_AMX", False), 16, ("int8",)),
 }
 

@@ -255,6 +255,8 @@ def test_info_lists_the_kernels_that_generate(foretell, trained):
     lines = foretell("info", trained, "--kernels").out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-1].split()[:2] == ["head", chosen["head"]["kernel"]]
+    assert outcome["program"] == {"ends_at": None}
+    assert any(line.split() == ["compiled", "pass", "from", "ids", "to", "logits"] for line in lines)
 
 
 def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(foretell, trained):

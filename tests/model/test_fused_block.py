@@ -22,9 +22,10 @@ from foretell.numerics.activations import activation_name
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels import fast_linear, matmul
+from foretell.model.kernels import fast_linear, fused_pass, matmul
 from foretell.model.kernels.fast_linear import FastForward, FastWeight
-from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedForward, FusedWeights
+from foretell.model.kernels.fused_pass import FusedBlock
+from foretell.model.kernels.program import Program
 from foretell.model.kernels.strict_layers import CompiledActivation
 from foretell.model.kernels.threads import SCRATCH
 from foretell.model.kernels.vector_math import ACTIVATIONS
@@ -53,7 +54,7 @@ def read(decoder: Decoder, passes: tuple[int, ...] = PASSES) -> Tensor:
 
 
 def is_fused(decoder: Decoder) -> bool:
-    return all(type(block) in FUSED.values() for block in decoder.trunk.blocks)
+    return all(isinstance(block, FusedBlock) for block in decoder.trunk.blocks)
 
 
 def with_low_rank(layer: nn.Module) -> LoRALinear:
@@ -73,7 +74,8 @@ def make(make_decoder: Callable[..., Decoder]) -> Callable[..., Decoder]:
 
 FUSABLE = (
     "gpt1", "gpt2", "gpt3", "llama", "mistral", "qwen3", "sinusoidal, norm after", "no positions", "no norm",
-    "linear rotation", "one key head", "biases", "parallel", "half rotated", "parallel, shared norm",
+    "linear rotation", "one key head", "biases", "parallel", "half rotated", "parallel, shared norm", "smallest",
+    "toy-that-answers", "attention alone, norm after", "no residual", "olmo2",
 )  # fmt: skip
 
 
@@ -86,7 +88,8 @@ def test_a_fused_block_computes_what_its_modules_do(name, threads, make):
     assert is_fused(fused)
     assert distance(read(decoder), read(fused)) < 1e-5
     decoder = decoder.bfloat16()
-    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 2**-5
+    rounding = 2**-3 if name == "olmo2" else 2**-5  # norms of small updates enlarge it, by modules 2**-4 from float32
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < rounding
 
 
 @pytest.mark.parametrize("sizes", [(48, 1, 48, 50), (40, 5, 8, 33), (96, 2, 16, 192), (64, 4, 20, 7)])
@@ -170,10 +173,10 @@ def test_calls_that_the_function_cannot_compute_are_left_to_the_modules(make, mo
     decoder = make("gpt2")
     fused, ids = prepare_for_generation(decoder), torch.tensor([[1, 2, 3]])
     expected = read(decoder)
-    monkeypatch.setattr(FusedWeights, "run", lambda *_: pytest.fail("was called"))
+    monkeypatch.setattr(fused_pass, "step_of", lambda *_: pytest.fail("a block runs as a program"))
     torch.testing.assert_close(fused(ids), decoder(ids))  # no paged cache, and gradients
     for block in list[Any](fused.trunk.blocks):
-        block.fused.max_rows = 0
+        block.max_rows = 0
     torch.testing.assert_close(read(fused), expected)
 
 
@@ -204,35 +207,34 @@ def test_blocks_with_other_modules_are_left_as_they_are(make):
     assert distance(read(decoder), read(fused)) < 1e-5
 
 
-@pytest.mark.parametrize(("family", "name", "value"), [("gpt2", "window", 2), ("parallel", "is_parallel", False)])
+@pytest.mark.parametrize(("family", "name", "value"), [("gpt2", "window", 2), ("parallel", "count", 1)])
 def test_a_wrong_block_is_detected(family, name, value, make):
     decoder = make(family)
     fused = prepare_for_generation(decoder)
     block: Any = fused.trunk.blocks[1]
-    block.fused.record[name] = value
+    block.program.operations[name] = value
     assert distance(read(decoder), read(fused)) > 1e-3
 
 
-def fused_weights(block: nn.Module) -> FusedWeights:
-    assert isinstance(block, FusedForward)
-    return block.fused
+def program_of(block: nn.Module) -> Program:
+    assert isinstance(block, FusedBlock)
+    return block.program
 
 
 def test_hooks_on_a_copy_leave_the_original_fused(
     make: Callable[..., Decoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copy shares the packed weights; its values are those of hooks on the original."""
-    runs: list[FusedWeights] = []
-    run = FusedWeights.run
-    monkeypatch.setattr(FusedWeights, "run", lambda self, *given: runs.append(self) or run(self, *given))
+    runs: list[Program] = []
+    run = Program.run
+    monkeypatch.setattr(Program, "run", lambda self, *given: runs.append(self) or run(self, *given))
     fast = prepare_for_generation(make("gpt2"), wait=True)
     assert is_fused(fast)
     expected, num_runs = read(fast), len(runs)
     copy = copy_with_own_hooks(fast)
     assert torch.equal(read(copy), expected)
-    blocks = [fused_weights(block) for block in copy.trunk.blocks]
-    own = [fused_weights(block) for block in fast.trunk.blocks]
-    assert all(one.matrices is other.matrices for one, other in zip(blocks, own, strict=True))
+    blocks = [program_of(block) for block in copy.trunk.blocks]
+    assert blocks == [program_of(block) for block in fast.trunk.blocks]
     path, seen = "trunk.blocks.0.attention.query", list[Tensor]()
     copy.get_submodule(path).register_forward_hook(lambda module, inputs, output: seen.append(output.clone()))
     runs.clear()
@@ -271,4 +273,4 @@ def test_many_rows_are_read_on_the_packed_weights(name, to, make, monkeypatch):
 
 def joined_weights(decoder: Decoder) -> list[FastWeight]:
     block: Any = decoder.trunk.blocks[0]
-    return block.fused.matrices
+    return [weight for _, _, weight in block.program.groups]

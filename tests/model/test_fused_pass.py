@@ -17,20 +17,20 @@ from torch import Tensor, nn
 from foretell.errors import ContextLengthError
 from foretell.model.cpu_matmul import CPULinear
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.fast_decoder import prepare_for_generation
+from foretell.model.kernels.fast_decoder import find_obstacle, prepare_for_generation
+from foretell.model.norm import RMSNorm
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
 from foretell.model.quantize_decoder import make_quantization, quantize_decoder
-from foretell.model.surgery import copy_with, copy_with_own_hooks, replace
+from foretell.model.surgery import copy_with, copy_with_own_hooks, recast, replace
 from foretell.model.transformer import Block
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels import fused_block
-from foretell.model.kernels.block_program import PHASES
-from foretell.model.kernels.fused_pass import FusedDecoder, FusedPass
-from foretell.model.kernels.pass_program import PASS_PHASES
-from foretell.model.kernels.threads import SCRATCH, run_on_threads
-from tests.model.test_fused_block import FUSABLE, PASSES, TABLES, WHOLE, distance, make
+from foretell.model.kernels.fused_pass import FusedDecoder
+from foretell.model.kernels.operations import ADD, ATTEND, COPY, NORM
+from foretell.model.kernels.program import Program
+from foretell.model.kernels.threads import SCRATCH
+from tests.model.test_fused_block import FUSABLE, PASSES, TABLES, WHOLE, distance, make, with_low_rank
 
 __all__ = ["make"]  # a fixture
 
@@ -53,14 +53,15 @@ def read(decoder: Decoder, passes: tuple[int, ...] = PASSES, last: int | None = 
 
 
 def count_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many blocks each call of compiled code computes, from now on."""
-    started = list[int]()
+    """How many blocks each program computes that has any, from now on."""
+    started, run = list[int](), Program.run
 
-    def run(program: Any, arguments: np.ndarray, phases: int, *rest: Any) -> None:
-        started.append((phases - PASS_PHASES) // PHASES)
-        run_on_threads(program, arguments, phases, *rest)
+    def count_and_run(program: Program, *given: Any, **named: Any) -> None:
+        blocks = int(np.count_nonzero(program.operations["kind"] == ATTEND))
+        started.extend([blocks] if blocks else [])
+        run(program, *given, **named)
 
-    monkeypatch.setattr(fused_block, "run_on_threads", run)
+    monkeypatch.setattr(Program, "run", count_and_run)
     return started
 
 
@@ -205,7 +206,7 @@ def test_a_token_table_is_kept_when_the_parameter_gets_other_memory(make):
     assert isinstance(fused, FusedDecoder)
     address = decoder.embed.token.weight.data_ptr()
     decoder.bfloat16()
-    assert fused.fused.embedding.rows.data_ptr() == address == fused.fused.embedding.values[0]
+    assert address in [part.data_ptr() for part in fused.program.kept if isinstance(part, Tensor)]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "sinusoidal, norm after"])
@@ -250,16 +251,14 @@ def test_norms_with_weights_of_inference_mode_are_left_to_the_modules(path, make
 def test_threads_get_angles_of_all_their_positions(make):
     fused: Any = prepare_for_generation(make("llama", context_length=2000))
 
-    class Interrupted(FusedPass):
+    def store_few(self: nn.Module, name: str, value: Any) -> None:
         """Another thread stores fewer angles right after this one has stored its own."""
+        nn.Module.__setattr__(self, name, few if name == "angles" else value)
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, few if name == "angles" else value)
-
-    few = fused.fused.angles_until(10)
+    few = fused.angles_until(10)
     assert few[0].shape[2] == 256
-    fused.fused.__class__ = Interrupted
-    assert fused.fused.angles_until(1500)[0].shape[2] == 2000  # at most the context
+    fused.__class__ = type("Interrupted", (type(fused),), {"__setattr__": store_few})
+    assert fused.angles_until(1500)[0].shape[2] == 2000  # at most the context
 
 
 def test_deep_copies_are_refused_or_have_their_own_addresses(make):
@@ -343,32 +342,32 @@ def test_hooks_of_all_modules_see_them_and_may_change_a_stream_in_place(make):
         hook.remove()
 
 
-@pytest.mark.parametrize("part", ["norm", "embedding"])
-def test_a_wrong_part_is_detected(part, make):
+@pytest.mark.parametrize(("kind", "wrong"), [(NORM, COPY), (ADD, COPY)])
+def test_a_wrong_operation_is_detected(kind, wrong, make):
     decoder = make("gpt2")
     fused = prepare_for_generation(decoder)
     assert isinstance(fused, FusedDecoder)
-    wrong: Any = getattr(fused.fused, part)
-    wrong.values = (0, *wrong.values[1:]) if part == "norm" else (*wrong.values[:5], 0, wrong.values[6])
+    operations = fused.program.operations
+    operations["kind"][np.flatnonzero(operations["kind"] == kind)[0]] = wrong  # the first norm; adding the position
     assert distance(read(decoder), read(fused)) > 1e-3
 
 
 def test_hooks_on_a_copy_leave_the_original_fused(
     make: Callable[..., Decoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs: list[FusedPass] = []
-    run = FusedPass.run
-    monkeypatch.setattr(FusedPass, "run", lambda self, *given: runs.append(self) or run(self, *given))
+    runs: list[FusedDecoder] = []
+    run = FusedDecoder.run
+    monkeypatch.setattr(FusedDecoder, "run", lambda self, *given: runs.append(self) or run(self, *given))
     fast = prepare_for_generation(make("gpt2"), wait=True)
     copy = copy_with_own_hooks(fast)
     assert isinstance(fast, FusedDecoder) and isinstance(copy, FusedDecoder)
     expected = read(fast)
     assert torch.equal(read(copy), expected)
-    assert set(runs) == {fast.fused, copy.fused}
+    assert set(runs) == {fast, copy}
     copy.get_submodule("trunk.blocks.0.attention.query").register_forward_hook(lambda *_: torch.zeros(()))
     runs.clear()
     assert torch.equal(read(fast), expected)
-    assert runs == [fast.fused] * len(PASSES)
+    assert runs == [fast] * len(PASSES)
 
 
 def test_a_copy_is_freed_with_its_last_user(make: Callable[..., Decoder], without_collections: None) -> None:
@@ -378,3 +377,87 @@ def test_a_copy_is_freed_with_its_last_user(make: Callable[..., Decoder], withou
     left = ref(copy.trunk.blocks[0])
     del copy
     assert left() is None
+
+
+class OtherNorm(RMSNorm):
+    """A subclass, which has no operation."""
+
+
+class SameNorm(RMSNorm):
+    """A subclass that declares that it computes the same."""
+
+    operation = RMSNorm.operation
+
+
+def recast_first_norm(decoder: Decoder, kind: type[nn.Module]) -> None:
+    replace(decoder, "trunk.blocks.0.attention_norm", lambda norm: recast(norm, kind))
+
+
+OBSTACLES: dict[str, tuple[Callable[[Decoder], Any], str, str]] = {
+    "an adapter": (
+        lambda decoder: replace(decoder, "trunk.blocks.1.attention.query", with_low_rank),
+        "trunk.blocks.1.attention.query",
+        "LoRALinear has no operation",
+    ),
+    "another activation": (
+        lambda decoder: replace(decoder, "trunk.blocks.0.feedforward.activation", lambda layer: nn.Tanh()),
+        "trunk.blocks.0.feedforward.activation",
+        "Tanh has no operation",
+    ),
+    "a subclass": (
+        lambda decoder: recast_first_norm(decoder, OtherNorm),
+        "trunk.blocks.0.attention_norm",
+        "OtherNorm has no operation",
+    ),
+    "another rotation": (
+        lambda decoder: setattr(decoder.trunk.blocks[1].attention, "rotate", lambda heads, rotation: -heads),
+        "trunk.blocks.1.attention",
+        "its function rotate has no operation",
+    ),
+    "a hook": (
+        lambda decoder: decoder.head.register_forward_hook(lambda *_: None),
+        "head",
+        "it has a hook",
+    ),
+    "training": (
+        lambda decoder: decoder.get_submodule("trunk.blocks.1.feedforward").train(),
+        "trunk.blocks.1.feedforward",
+        "it is in training mode",
+    ),
+    "another dtype": (
+        lambda decoder: decoder.get_submodule("trunk.blocks.1.feedforward.down").bfloat16(),
+        "trunk.blocks.1.feedforward.down",
+        "it computes in torch.bfloat16, modules before it in torch.float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_the_module_that_ends_a_program_is_named(name, make):
+    change, path, reason = OBSTACLES[name]
+    decoder = make("llama").eval()
+    assert find_obstacle(decoder) is None
+    change(decoder)
+    assert find_obstacle(decoder) == {"path": path, "reason": reason}
+
+
+def test_a_class_needs_only_an_operation_to_be_part_of_a_program(make, started):
+    decoder = make("llama").eval()
+    recast_first_norm(decoder, SameNorm)
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 1e-5
+    assert started == [decoder.config.num_layers] * len(PASSES)
+
+
+@pytest.mark.parametrize("kept", ["**.attention.value", "**.feedforward.up", "trunk.blocks.1.**"])
+def test_layers_in_different_forms_are_computed(kept, make, started):
+    decoder = make("llama", width=32, head_width=16, feedforward_width=64)
+    quantize_decoder(decoder, make_quantization(decoder, "int8", keep=[kept]))
+    assert distance(read(decoder), read(prepare_for_generation(decoder))) < 1e-5
+    assert started == [decoder.config.num_layers] * len(PASSES)
+
+
+@pytest.mark.parametrize("name", FUSABLE)
+def test_a_block_has_at_most_eleven_phases(name, make):
+    fused = prepare_for_generation(make(name))
+    assert isinstance(fused, FusedDecoder)
+    assert fused.program.phases <= 11 * fused.config.num_layers + 2  # and the head's

@@ -22,7 +22,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.kernels import compiling, fast_decoder, warming
 from foretell.model.kernels.fast_decoder import prepare_for_generation
-from foretell.model.kernels.fused_block import FusedBlock
+from foretell.model.kernels.fused_pass import FusedDecoder
 from foretell.model.kernels.onednn_linear import PackedLinear
 from foretell.model.quantize_decoder import make_quantization, quantize_decoder
 
@@ -43,6 +43,10 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[s
     return started
 
 
+def is_fused(decoder: Decoder) -> bool:
+    return isinstance(decoder, FusedDecoder)
+
+
 def kinds(decoder: Decoder) -> set[type]:
     return {type(module) for module in decoder.modules()}
 
@@ -54,7 +58,6 @@ def test_a_decoder_names_the_kernels_of_its_matrices_and_blocks() -> None:
         "linear layers",
         "threads",
         "passes over few tokens",
-        "norms",
         "activations",
         "sums of softmax",
     ]
@@ -80,7 +83,7 @@ def test_a_generation_whose_kernels_are_missing_runs_without_them(
     assert empty_cache == [tuple(warming.needed_kernels(decoder))]
     for name in warming.needed_kernels(decoder):
         compiling.mark_as_compiled(name)
-    assert FusedBlock in kinds(prepare_for_generation(decoder))
+    assert is_fused(prepare_for_generation(decoder))
     assert len(empty_cache) == 1
 
 
@@ -90,7 +93,7 @@ def test_wait_compiles_first_and_says_so(
     monkeypatch.setenv(warming.MODE, "wait")
     monkeypatch.setattr(warming, "compile_kernel", compiling.mark_as_compiled)
     with caplog.at_level(logging.INFO, "foretell"):
-        assert FusedBlock in kinds(prepare_for_generation(model()))
+        assert is_fused(prepare_for_generation(model()))
         prepare_for_generation(model())
     assert [record.message.partition(" (")[0] for record in caplog.records] == ["compiling kernels"]
     assert not empty_cache

@@ -157,7 +157,7 @@ def describe_model(argument: str, verify: bool, names: bool, kernels: bool) -> d
         model = open_model(argument, device="cpu", verify=verify)
     facts = describe(model.name, model.decoder.config, model.tokenizer, weights_in_memory(model))
     listed = describe_names(model.decoder) if names else {}
-    chosen = {"kernels": describe_kernels(model.decoder)} if kernels else {}
+    chosen = describe_kernels(model.decoder) if kernels else {}
     return {**facts, **listed, "quantization": as_values(model.quantization), **chosen}
 
 
@@ -166,12 +166,12 @@ def as_values(settings: QuantizationConfig | None) -> dict[str, Any] | None:
     return None if settings is None else settings.model_dump(mode="json")
 
 
-def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
-    """Path, plain class, class and precision of the modules that generation replaces on this machine."""
-    from foretell.model.kernels import prepare_for_generation
+def describe_kernels(decoder: Decoder) -> dict[str, Any]:
+    """The modules that generation replaces on this machine, and the one that ends a compiled pass."""
+    from foretell.model.kernels import find_obstacle, prepare_for_generation
 
     plain = dict(decoder.named_modules())
-    return [
+    kernels = [
         {
             "path": path,
             "plain": type(plain[path]).__name__,
@@ -181,6 +181,7 @@ def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
         for path, module in prepare_for_generation(decoder, wait=True).named_modules()
         if path and type(module) is not type(plain[path])
     ]
+    return {"kernels": kernels, "program": {"ends_at": find_obstacle(decoder)}}
 
 
 def precision_of(module: Module, dtype: torch.dtype) -> str:
@@ -313,4 +314,12 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
         rows.append(("weights", f"{QuantizationConfig(**settings)}; {size}"))
+    if "program" in facts:
+        end = facts["program"]["ends_at"]
+        rows.append(
+            (
+                "compiled pass",
+                f"ends at {end['path'] or 'the decoder'}: {end['reason']}" if end else "from ids to logits",
+            )
+        )
     return rows

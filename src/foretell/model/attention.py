@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from foretell.config.model import ModelConfig
 from foretell.model.cache import KVView
-from foretell.model.description import Declared, Derivation, Description
+from foretell.model.description import PARTS, Declared, Derivation, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
@@ -42,6 +42,7 @@ class Attention(nn.Module):
         },
         returns="output",
     )
+    operation = PARTS
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
@@ -161,6 +162,7 @@ class SDPAttention(nn.Module):
     """softmax(Q K' / sqrt(E)) V without the weights in memory (Dao et al. 2022, FlashAttention)."""
 
     description = CORE
+    operation = "attend"
 
     def __init__(self, config: ModelConfig):
         super().__init__()

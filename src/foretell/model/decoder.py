@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from foretell.config.model import ModelConfig
 from foretell.errors import CheckpointError, ContextLengthError, check_type
 from foretell.model.cache import FreshKVView, KVCache, KVView
-from foretell.model.description import RETURNED, Declared, Description
+from foretell.model.description import PARTS, RETURNED, Declared, Description
 from foretell.model.dropout import DropoutHost, make_dropout
 from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
@@ -64,6 +64,7 @@ class TokenEmbedding(nn.Module):
         returns="token",
         is_float32=True,
     )
+    operation = PARTS
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -87,6 +88,7 @@ class TokenAndPositionEmbedding(TokenEmbedding):
         },
         returns="",
     )
+    operation = "add"
 
     def __init__(self, config: ModelConfig):
         super().__init__(config)
@@ -101,6 +103,7 @@ class PositionEmbedding(nn.Embedding):
     """A learned vector for every position."""
 
     description = Description(formula="position vector", inputs=("positions",), is_float32=True)
+    operation = "position"
 
 
 HEAD = "head"  # the path of a decoder's last module
@@ -114,6 +117,7 @@ class TiedHead(nn.Module):
     """The unembedding that shares the weight of the token embedding, so it has no key (Press and Wolf 2017)."""
 
     description = Description(formula="tied linear", saved=("x",))
+    operation = "matmul"
 
     def __init__(self, token: nn.Embedding, bias: bool):
         super().__init__()
@@ -140,6 +144,7 @@ class Decoder(DropoutHost):
         },
         returns="head",
     )
+    operation = PARTS
 
     def __init__(self, config: ModelConfig):
         check_type("the configuration", config, ModelConfig, "a ModelConfig", "foretell.preset makes one")

@@ -2,7 +2,7 @@
 
 A class has its description next to its forward, in the class attribute `description`, which subclasses inherit. If the
 configuration chooses the parts of a module, its description is an attribute of the instance. `structure.py` collects
-the descriptions of a model.
+the descriptions of a model. The class attribute `operation` names what computes it in compiled code for few rows.
 """
 
 from __future__ import annotations
@@ -95,6 +95,13 @@ class Description:
 
 
 UNDECLARED = Description()
+PARTS = "parts"  # the operation of a module whose output is an inner value: the operations of all of them, in order
+TORCH_OPERATIONS: dict[type[nn.Module], str] = {
+    nn.Linear: "matmul",
+    nn.Embedding: "embed",
+    nn.Identity: "identity",
+    **{form.module: "activate" for form in ACTIVATIONS.values()},
+}
 # Classes without a description, most of them torch's; looked up along the class hierarchy
 TORCH_CLASSES: dict[type[nn.Module], Description] = {
     nn.Linear: Description(formula="linear", saved=("x",)),
@@ -115,3 +122,8 @@ def describe(module: nn.Module) -> Description:
         if kind in TORCH_CLASSES:
             return TORCH_CLASSES[kind]
     return UNDECLARED
+
+
+def operation_of(kind: type[nn.Module]) -> str:
+    """The operation of a class, or "". It is not inherited, because a subclass may compute something else."""
+    return vars(kind).get("operation", TORCH_OPERATIONS.get(kind, ""))

@@ -48,6 +48,7 @@ class Dropout(nn.Module):
     """
 
     description = Description(formula="identity", saved=("inner",))
+    operation = "identity"
     keys: Tensor | None = None
 
     def __init__(self, rate: float):

@@ -88,6 +88,7 @@ class LayerNorm(RecordedNorm, nn.LayerNorm):
 
     record = NORMS["layernorm"]
     description = describe_norm(record)
+    operation = "norm"
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input).to(matmul_dtype(input))
@@ -98,6 +99,7 @@ class RMSNorm(RecordedNorm, nn.RMSNorm):
 
     record = NORMS["rmsnorm"]
     description = describe_norm(record)
+    operation = "norm"
 
     def forward(self, x: Tensor) -> Tensor:
         scale = self.weight.to(x.dtype)

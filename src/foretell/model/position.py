@@ -31,6 +31,7 @@ class SinusoidalPosition(nn.Module):
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
 
     description = Description(formula="sinusoid", inputs=("positions",))
+    operation = "position"
 
     def __init__(self, width: int):
         super().__init__()
@@ -47,6 +48,7 @@ class NoRotation(nn.Module):
     """No rotation: positions are part of the embedding, or there are none."""
 
     description = Description(is_container=True)
+    operation = "angles"
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> None:
         return None
@@ -62,6 +64,7 @@ class RotaryPosition(nn.Module):
     description = Description(
         formula="rotation angle", inputs=("positions",), parts={"cosine": "B 1 T E", "sine": "B 1 T E"}
     )
+    operation = "angles"
 
     def __init__(self, config: ModelConfig):
         super().__init__()

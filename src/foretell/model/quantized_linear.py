@@ -185,9 +185,13 @@ class QuantizedLinear(QuantizedMatrix):
 class Int8Linear(QuantizedLinear, Int8Matrix):
     """A linear layer in int8."""
 
+    operation = "matmul"
+
 
 class Int4Linear(QuantizedLinear, Int4Matrix):
     """A linear layer in int4."""
+
+    operation = "matmul"
 
 
 class QuantizedEmbedding(QuantizedMatrix):
@@ -202,9 +206,13 @@ class QuantizedEmbedding(QuantizedMatrix):
 class Int8Embedding(QuantizedEmbedding, Int8Matrix):
     """A token embedding in int8."""
 
+    operation = "embed"
+
 
 class Int4Embedding(QuantizedEmbedding, Int4Matrix):
     """A token embedding in int4, for a head tied to it."""
+
+    operation = "embed"
 
 
 class ScaledQuantizedEmbedding(ScaledVectors, QuantizedEmbedding):
@@ -225,6 +233,8 @@ class ScaledInt4Embedding(ScaledQuantizedEmbedding, Int4Embedding):
 
 class QuantizedTiedHead(TiedHead):
     """`TiedHead` on the integers of a `QuantizedEmbedding`."""
+
+    operation = "matmul"
 
     def __init__(self, token: QuantizedEmbedding, bias: nn.Parameter | None):
         nn.Module.__init__(self)

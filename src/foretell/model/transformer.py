@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from foretell.config.model import ModelConfig
 from foretell.model.attention import Attention
 from foretell.model.cache import KVView
-from foretell.model.description import OWN_INPUT, Declared, Description
+from foretell.model.description import OWN_INPUT, PARTS, Declared, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.norm import make_norm
 from foretell.model.position import Rotation, make_rotation
@@ -29,6 +29,7 @@ class MLP(nn.Module):
         },
         returns="down",
     )
+    operation = PARTS
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -53,6 +54,7 @@ class GatedMLP(nn.Module):
         returns="down",
         saved=("activation", "up"),
     )
+    operation = PARTS
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -77,6 +79,7 @@ class AddUpdate(nn.Module):
         values={"dropout": Declared("B T D", ("update",))},
         is_float32=True,
     )
+    operation = "add"
 
     def __init__(self, dropout: float):
         super().__init__()
@@ -90,6 +93,7 @@ class ReplaceByUpdate(AddUpdate):
     """No residual connection: the update replaces the stream."""
 
     description = AddUpdate.description.changed(formula="replacement", is_float32=False)
+    operation = "replace"
 
     def forward(self, stream: Tensor, update: Tensor) -> Tensor:
         return self.dropout(update)
@@ -132,6 +136,7 @@ class Block(nn.Module):
     """Sublayers in sequence, each of which reads the normalised stream (Radford et al. 2019, section 2.3)."""
 
     description: Description
+    operation = PARTS
 
     def __init__(self, config: ModelConfig, layer: int, sublayers: tuple[Sublayer, ...] = (ATTENTION, FEEDFORWARD)):
         super().__init__()
@@ -184,6 +189,8 @@ class Block(nn.Module):
 class BlockPostNorm(Block):
     """Sublayers in sequence, with the stream normalised after each (GPT-1; Vaswani et al. 2017, section 3.1)."""
 
+    operation = PARTS
+
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         for sublayer in self.sublayers:
             update = self.update(sublayer, x, kv, rotation)
@@ -196,6 +203,8 @@ class BlockPostNorm(Block):
 
 class UpdateNormBlock(Block):
     """Sublayers in sequence, each of whose updates is normalised before its addition (OLMo 2: Walsh et al. 2025)."""
+
+    operation = PARTS
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         for sublayer in self.sublayers:
@@ -211,6 +220,8 @@ class UpdateNormBlock(Block):
 class SandwichBlock(UpdateNormBlock):
     """Sublayers in sequence, with norms of what each reads and of its update (Ding et al. 2021, CogView; Gemma 3)."""
 
+    operation = PARTS
+
     def update(self, sublayer: Sublayer, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         return super().update(sublayer, self.normalised(sublayer, x), kv, rotation)
 
@@ -220,6 +231,8 @@ class SandwichBlock(UpdateNormBlock):
 
 class ParallelBlock(Block):
     """Sublayers that all read the input of the block, each through its own norm (GPT-NeoX: Black et al. 2022)."""
+
+    operation = PARTS
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         stream = x
@@ -234,6 +247,8 @@ class ParallelBlock(Block):
 
 class ParallelBlockSharedNorm(Block):
     """Sublayers that all read the input of the block through one norm (GPT-J: Wang and Komatsuzaki 2021; Phi)."""
+
+    operation = PARTS
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         stream, x = x, self.normalised(ATTENTION, x)
@@ -260,6 +275,7 @@ class Transformer(nn.Module):
     """The trunk: L blocks and, unless the blocks normalise the stream itself, a final norm."""
 
     description = Description(values={"norm": Declared("B T D", ("blocks",))}, chain="blocks", returns="norm")
+    operation = PARTS
 
     def __init__(self, config: ModelConfig):
         super().__init__()

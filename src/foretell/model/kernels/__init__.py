@@ -6,6 +6,7 @@ The rest of the project imports from here alone. numba is imported by the first 
 from foretell.model.kernels.fast_decoder import (
     compile_kernels,
     compiled_softmax_sums,
+    find_obstacle,
     is_compiling,
     is_small,
     needed_kernels,
@@ -16,6 +17,7 @@ from foretell.model.kernels.strict import strict_copy
 __all__ = [
     "compile_kernels",
     "compiled_softmax_sums",
+    "find_obstacle",
     "is_compiling",
     "is_small",
     "needed_kernels",

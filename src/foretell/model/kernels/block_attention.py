@@ -42,11 +42,11 @@ def index_of(row, position, head, width):
 
 
 @inlined
-def store_token(row, position, head, x, key, value, width, is_narrow):
-    """Write the key x[key : key + width] and the value x[value : value + width] of a token to its block."""
+def store_token(row, position, head, x, key, y, value, width, is_narrow):
+    """Write the key x[key : key + width] and the value y[value : value + width] of a token to its block."""
     at = index_of(row, position, head, width)
     write_numbers(x, key, width, row.keys, at, is_narrow)
-    write_numbers(x, value, width, row.values, at, is_narrow)
+    write_numbers(y, value, width, row.values, at, is_narrow)
 
 
 @merged

@@ -27,6 +27,7 @@ KERNELS = "foretell.model.kernels.fast_linear"
 PASS = "foretell.model.kernels.fused_pass"
 SOFTMAX = "foretell.model.kernels.softmax_sums"
 WARMING = "foretell.model.kernels.warming"
+LOWERING = "foretell.model.kernels.lowering"
 WITHOUT_NUMBA = "foretell.model.kernels.onednn_linear"
 NOTE = "numba is missing: decoding runs on torch's kernels; pip install numba for faster ones"
 
@@ -96,6 +97,14 @@ def needed_kernels(decoder: Decoder) -> dict[str, bool]:
     warming: Any = importlib.import_module(WARMING)
     names = warming.needed_kernels(decoder) if is_worthwhile(decoder, None) else []
     return {name: warming.compiling.is_compiled(name) for name in names}
+
+
+def find_obstacle(decoder: Decoder) -> dict[str, str] | None:
+    """The first module that ends a compiled pass from ids to logits, with the reason; None if there is none."""
+    if not has_numba():
+        return {"path": "", "reason": "numba is missing"}
+    obstacle = importlib.import_module(LOWERING).find_obstacle(decoder)
+    return obstacle and {"path": obstacle.path, "reason": obstacle.reason}
 
 
 def compile_kernels(names: Iterable[str]) -> Iterator[str]:

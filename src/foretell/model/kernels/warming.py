@@ -19,13 +19,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-from torch import nn
-
 from foretell.errors import UsageError
+from foretell.model.decoder import Decoder
 from foretell.model.kernels import compiling, threads
 from foretell.model.kernels.fast_decoder import tell_once
 from foretell.model.kernels.fast_linear import can_pack, form_of, stored_matrix
-from foretell.model.kernels.fused_block import can_fuse
+from foretell.model.kernels.lowering import Lowering, lower_block
 from foretell.model.kernels.matmul import (
     FACTOR_TYPES,
     Kernel,
@@ -35,14 +34,15 @@ from foretell.model.kernels.matmul import (
     fastest_unit,
     units_with,
 )
-from foretell.model.kernels.pass_program import compute_norm, compute_pass
+from foretell.model.kernels.operations import run_program
 from foretell.model.kernels.softmax_sums import sum_rows
 from foretell.model.kernels.strict_layers import activate_all, attend_all
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
+from foretell.model.transformer import Block
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
 NICENESS = 10  # niceness of the background process, which must not slow the generation
-LAYERS, PASS, NORM, THREADS = "linear layers", "passes over few tokens", "norms", "threads"
+LAYERS, PASS, THREADS = "linear layers", "passes over few tokens", "threads"
 FACTOR_NAMES = [str(dtype).removeprefix("torch.") for dtype in FACTOR_TYPES]
 ACTIVATIONS, STRICT, SOFTMAX = "activations", "strict attention", "sums of softmax"
 
@@ -57,7 +57,7 @@ def kernel_mode() -> str:
     return mode
 
 
-def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
+def needed_kernels(decoder: Decoder, is_strict: bool = False) -> list[str]:
     """The names of the compiled kernels that a decoder, or its strict copy, uses on this machine."""
     layers = [module for module in decoder.modules() if can_pack(module)]
     if not layers:
@@ -69,8 +69,9 @@ def needed_kernels(decoder: nn.Module, is_strict: bool = False) -> list[str]:
         for bits, group, factors, has_minima in kinds
         for unit in units_with(bits, fastest_unit(bits, group, has_minima))
     ]
-    is_fused = not is_strict and any(map(can_fuse, decoder.modules()))
-    rest = [STRICT, ACTIVATIONS] if is_strict else [PASS, NORM, ACTIVATIONS] if is_fused else []
+    blocks = [] if is_strict else [module for module in decoder.modules() if isinstance(module, Block)]
+    is_fused = any(isinstance(lower_block("", block, decoder.config.width), Lowering) for block in blocks)
+    rest = [STRICT, ACTIVATIONS] if is_strict else [PASS, ACTIVATIONS] if is_fused else []
     return [*dict.fromkeys(matrices), LAYERS, THREADS, *rest, SOFTMAX]
 
 
@@ -107,8 +108,7 @@ def compile_kernel(name: str) -> None:
 
 PROGRAMS: dict[str, Callable[[], Any]] = {
     LAYERS: partial(compiling.compiled_program, compute_linear),
-    PASS: partial(compiling.compiled_program, compute_pass),
-    NORM: partial(compiling.compiled_program, compute_norm),
+    PASS: partial(compiling.compiled_program, run_program),
     THREADS: partial(compiling.compile_now, threads.start, 3),
     ACTIVATIONS: partial(compiling.compiled_program, activate_all),
     STRICT: partial(compiling.compiled_program, attend_all),
@@ -123,7 +123,7 @@ def compile_kernels(names: Iterable[str]) -> Iterator[str]:
         yield name
 
 
-def are_ready(decoder: nn.Module, wait: bool = False, is_strict: bool = False) -> bool:
+def are_ready(decoder: Decoder, wait: bool = False, is_strict: bool = False) -> bool:
     """True if all kernels of a decoder are compiled; otherwise compiles them, here (`wait`) or in the background."""
     return are_compiled(needed_kernels(decoder, is_strict), wait)
 
