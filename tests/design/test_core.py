@@ -24,10 +24,10 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 
 MOST_LINES = {
-    "foretell.model.decoder": 2_381,
-    "foretell.training.loop": 2_901,
-    "foretell.pretraining.pretrain": 14_850,
-    "foretell.insight.explain.explain_value": 11_955,
+    "foretell.model.decoder": 2_395,
+    "foretell.training.loop": 2_908,
+    "foretell.pretraining.pretrain": 14_869,
+    "foretell.insight.explain.explain_value": 12_000,
 }
 
 

@@ -42,7 +42,8 @@ class Questions:
     """The questions that any model answers (at most one can be asked), and their details."""
 
     value: Annotated[
-        str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
+        str | None,
+        asking("One number: a trace name and an index without the batch dimension, or loss[2]; grad: before it."),
     ] = None
     html: Annotated[arguments.Output, asking("Write an HTML page: one file, no network.")] = None
     overwrite: Annotated[bool, detail("With --html: replace an existing file of any kind.")] = False
@@ -51,6 +52,9 @@ class Questions:
     heads: Annotated[bool, asking("Which tokens each head attends to.")] = False
     ablate: Annotated[
         str | None, asking("The prediction without a part: a name or glob; [0] or [*] after it selects heads.")
+    ] = None
+    of: Annotated[
+        str | None, detail("With --value 'grad:...': the number whose gradient it is (default: loss.mean).")
     ] = None
     token: Annotated[
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
@@ -170,10 +174,13 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
     return report
 
 
-def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
+def explain_number(loaded: LanguageModel, text: str, address: str, of: str | None = None) -> Any:
     from foretell.insight.explain.explain_address import explain_value
+    from foretell.insight.trace import GRADIENT
 
-    return explain_value(loaded, text, address, readout_in(loaded, text))
+    if of is not None and not address.startswith(GRADIENT):
+        raise UsageError(f"--of goes with the gradient of a number: --value '{GRADIENT}{address}'")
+    return explain_value(loaded, text, address, readout_in(loaded, text), of=of)
 
 
 def readout_in(loaded: LanguageModel, text: str) -> TaskReadout | None:
@@ -195,7 +202,7 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 QUESTIONS: dict[str, Question] = {
-    "value": Question(explain_number, {"value": "address"}, value_fault),
+    "value": Question(explain_number, {"value": "address", "of": "of"}, value_fault),
     "check": Question(
         imported("explain.textbook_check:check"), fault=lambda answer: None if answer.holds else answer.verdict
     ),

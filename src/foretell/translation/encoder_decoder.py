@@ -47,7 +47,7 @@ class Source(Rows):
 class ScaledEmbedding(nn.Embedding):
     """Token vectors times `scale`. A tied head uses the unscaled vectors (Vaswani et al. 2017, 3.4)."""
 
-    description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
+    description = Description(formula="scaled token vector", backward="scaled rows", inputs=("ids",), is_float32=True)
 
     def __init__(self, num_embeddings: int, embedding_dim: int, scale: float):
         super().__init__(num_embeddings, embedding_dim)
@@ -60,7 +60,7 @@ class ScaledEmbedding(nn.Embedding):
 class TiedEmbedding(nn.Module):
     """The token embedding and scale of another module; it has no weights."""
 
-    description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
+    description = Description(formula="scaled token vector", backward="scaled rows", inputs=("ids",), is_float32=True)
 
     def __init__(self, token: nn.Embedding, scale: float):
         super().__init__()

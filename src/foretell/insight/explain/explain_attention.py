@@ -23,6 +23,7 @@ from foretell.insight.explain.steps import (
     unchanged,
 )
 from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
+from foretell.model.structure import Value
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
 ROTATION = "rotation angle"  # the formula of the cosines and sines
@@ -216,6 +217,13 @@ def explain_value_input(recording: RecordedPass, scalar: TracedScalar) -> Workin
     return unchanged(remark, float(recording.array(scalar.source)[index]), "v")
 
 
+def angles_of(recording: RecordedPass, value: Value) -> list[str]:
+    """The names of the cosines and sines that rotate a core's input; none without rotary positions."""
+    is_memory = set(recording.structure.memory_axes(value.name)) & set(value.dims)
+    trunk = f"{recording.structure.memory}." if is_memory else value.name.partition("blocks.")[0]
+    return [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
+
+
 def explain_rotated(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """An element of the core's query or key input, after the norm.
 
@@ -223,9 +231,7 @@ def explain_rotated(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """
     source = scalar.source
     before = float(recording.array(source)[scalar.index])
-    is_memory = set(recording.structure.memory_axes(scalar.name)) & set(scalar.value.dims)
-    trunk = f"{recording.structure.memory}." if is_memory else scalar.name.partition("blocks.")[0]
-    angles = [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
+    angles = angles_of(recording, scalar.value)
     if not angles:
         return unchanged(f"Without rotary positions this equals {address_of(source, *scalar.index)}.", before)
     head, position, element = scalar.index
