@@ -56,6 +56,7 @@ class Questions:
     of: Annotated[
         str | None, detail("With --value 'grad:...': the number whose gradient it is (default: loss.mean).")
     ] = None
+    step: Annotated[int | None, number("Of a RUN, with --value 'update:PATH[i,j]' and no text: which update.")] = None
     token: Annotated[
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
     ] = None
@@ -202,7 +203,7 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 QUESTIONS: dict[str, Question] = {
-    "value": Question(explain_number, {"value": "address", "of": "of"}, value_fault),
+    "value": Question(explain_number, {"value": "address", "of": "of", "step": "step"}, value_fault),
     "check": Question(
         imported("explain.textbook_check:check"), fault=lambda answer: None if answer.holds else answer.verdict
     ),
@@ -245,6 +246,9 @@ def explain(
     number, and task_head.probabilities['a label'].
     """
     question, details = questions.chosen()
+    if questions.step is not None:
+        show_update(model, text, questions.value or "", questions.step, json)
+        return
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
     if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
@@ -252,6 +256,28 @@ def explain(
 
         loaded = as_task_input(loaded, pair or ())
     question.show(loaded, text, details, json)
+
+
+def show_update(model: str, text: str | None, address: str, step: int, json: bool) -> None:
+    """Show the new value of a weight in one update of a run of `foretell train` on text."""
+    from foretell.data.documents import embedded_corpus
+    from foretell.generation.batch_generation import continue_prompt
+    from foretell.insight.explain.explanation import UPDATE
+    from foretell.pretraining.pretrain import TextTraining
+    from foretell.pretraining.request import TextRequest
+    from foretell.runs.run import Run
+    from foretell.session.update import explain_update, state_before
+
+    if not address.startswith(UPDATE) or text is not None:
+        raise UsageError(f"--step takes no text and shows the update of a weight: --value '{UPDATE}PATH[i,j]'")
+    run = Run.open(Path(model))
+    if (verb := run.record().verb) != TextTraining.verb:
+        raise UsageError(f"--step is for runs of foretell {TextTraining.verb} on text; {model} is a run of {verb}")
+    request = TextRequest(source=embedded_corpus, names=[], out=run.directory)
+    answer = explain_update(state_before(TextTraining(request, continue_prompt), run, step), address)
+    report(answer, json)
+    if fault := value_fault(answer):
+        raise ForetellError(fault)
 
 
 SourceText = Annotated[str | None, Parameter(help="The sentence to translate.")]
