@@ -146,8 +146,8 @@ def record_gradients(
         gradients: Sequence[Tensor | None] = [None] * len(leaves)
         if number.requires_grad:
             _, *gradients = torch.autograd.grad(number, [*starts.tensors, *leaves], allow_unused=True)
-    found = {} if weight is None or gradients[-1] is None else {weight: gradients[-1].detach()}
-    return GradientPass(model, ids, trace, hidden[0].detach(), target=target, weight_gradients=found)
+    of_weight = {} if weight is None or gradients[-1] is None else {weight: gradients[-1].detach()}
+    return GradientPass(model, ids, trace, hidden[0].detach(), target=target, weight_gradients=of_weight)
 
 
 def sum_of_shares(model: LanguageModel, target: Target, hidden: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class RecordedPass:
         return self.trace.structure
 
     def value(self, name: str) -> Value:
-        """The description of a named value, traced or implied; of a gradient, that of its value."""
+        """The description of a named value, traced or implied; for a gradient, of its value."""
         plain = name.removeprefix(GRADIENT)
         return self.structure.values.get(plain) or self._implied[plain]
 

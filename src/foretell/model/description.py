@@ -20,7 +20,7 @@ MEMORY = "memory"  # the input that is the output of an encoder
 STATISTIC = "statistic"  # dims of one number per vector
 RETURNED = "returned"  # formula of an inner value that the module returns as its output
 UNKNOWN_FORMULA = "unknown"  # formula of a value whose class or inputs are not declared
-PASSED_BACK = "passed back"  # backward rule: the gradient of each number is also that of the number it equals
+PASSED_BACK = "passed back"  # backward rule: the gradient of each number belongs to the number it equals, too
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Description:
 
     formula: the name of the rule by which one number of its output follows from its inputs ("linear", "residual");
         `insight` explains and splits values by this name. Empty if `returns` names a child.
-    backward: the name of the rule by which the gradients of its inputs and weights follow from that of its output.
+    backward: the name of the rule by which the gradients of its inputs and weights follow from the output's.
     reads: the inner values that the formula reads, if it does not read the inputs.
     written: the formula as text, "x * sigmoid(x)", to explain an activation function.
     returns: the child whose output is the module's own output.

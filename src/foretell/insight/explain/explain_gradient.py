@@ -112,7 +112,7 @@ def can_have_gradient(structure: Structure, value: Value) -> bool:
 
 
 def uses_of(model: LanguageModel, structure: Structure, path: str) -> list[Value]:
-    """The values whose modules use a weight: that of its own module, and a tied head."""
+    """The values whose modules use a weight: the output of its module, and of a tied head."""
     used = [structure.values[owner]] if (owner := path.rpartition(".")[0]) in structure.values else []
     tied = structure.with_formula("tied linear")
     return used + [value for value in tied if weight_path(model.decoder, value) == path and value.name != owner]
@@ -175,8 +175,8 @@ def bias_gradient(recording: GradientPass, value: Value, index: Index) -> Workin
 def gain_gradient(recording: GradientPass, value: Value, index: Index) -> Working:
     """The sum over positions, and heads, of the output's gradient times the normalised input."""
     columns, gradients = over_places(recording, value, index[0])
-    places = np.ndindex(recording.array(f"{GRADIENT}{value.name}").shape[:-1])
-    vectors = [normalised(recording, value, place) for place in places]
+    indices = np.ndindex(recording.array(f"{GRADIENT}{value.name}").shape[:-1])
+    vectors = [normalised(recording, value, index_of_vector) for index_of_vector in indices]
     unit = np.array([vector[index[0]] for vector, _, _ in vectors])
     errors = np.abs(gradients) * np.array([lost + abs(vector[index[0]]) for vector, _, lost in vectors])
     operands = {"g": gradient_address(value, ":", *index), "unit": f"the input of {value.name} before its weight"}

@@ -133,7 +133,7 @@ def gradient_of_logit(recording: GradientPass, position: int, token: int) -> Wor
     if target.name == HEAD:
         return Working([Remark(f"The target is the logit {target}.")], float(token == target.index[1]), 0.0)
     if token >= recording.vocabulary:
-        return Working([Remark(f"Row {token} of the head is no token and has no probability.")], 0.0, 0.0)
+        return Working([Remark(f"The head has a row {token}, but there is no such token.")], 0.0, 0.0)
     after, (values, scales) = Distribution(recording, position), logit_derivatives(recording, position)
     hit, p = int(token == wanted_token(target, position)), float(after.exponentials[token] / after.total)
     operands, note = (
@@ -227,9 +227,9 @@ def index_in(recording: GradientPass, reader: Value, name: str, index: Index) ->
 
 def passed_back(recording: GradientPass, reader: Value, name: str, index: Index) -> Working:
     """The gradient of the number in a value that equals this one, or adds it."""
-    place = index_in(recording, reader, name, index)
-    address = gradient_address(reader, *place)
-    value = float(recording.array(f"{GRADIENT}{reader.name}")[place])
+    same = index_in(recording, reader, name, index)
+    address = gradient_address(reader, *same)
+    value = float(recording.array(f"{GRADIENT}{reader.name}")[same])
     return unchanged(f"{reader.name} has this number, or adds it: its gradient is {address}.", value, "gradient")
 
 
@@ -257,18 +257,18 @@ def through_gated(recording: GradientPass, reader: Value, name: str, index: Inde
 
 def through_norm(recording: GradientPass, reader: Value, name: str, index: Index) -> Working:
     """The sum over outputs j of their gradient times dy[j]/dx[i]: x[i] also changes the mean and the divisor."""
-    *place, i = index_in(recording, reader, name, index)
-    unit, divisor, lost = normalised(recording, reader, tuple(place))
+    *vector, i = index_in(recording, reader, name, index)
+    unit, divisor, lost = normalised(recording, reader, tuple(vector))
     weight = recording.weight_path(reader)
-    gain, gradients = recording.weight(weight), recording.array(f"{GRADIENT}{reader.name}")[tuple(place)]
+    gain, gradients = recording.weight(weight), recording.array(f"{GRADIENT}{reader.name}")[tuple(vector)]
     D, own = len(unit), (np.arange(len(unit)) == i).astype(float)
     centering = float(norm_of(recording, reader).is_centered) / D
     derivative = gain / divisor * (own - centering - unit * unit[i] / D)
     operands = {
-        "g": gradient_address(reader, *place, ":"),
+        "g": gradient_address(reader, *vector, ":"),
         "γ": address_of(weight, ":"),
         "unit": f"{'(x - mean)' if centering else 'x'} / divisor, before γ; x = {address_of(name, *index[:-1], ':')}",
-        "divisor": address_of(f"{reader.name}.divisor", *place),
+        "divisor": address_of(f"{reader.name}.divisor", *vector),
     }
     columns = {"element": range(D), "g": gradients, "γ": gain, "unit": unit, "dy/dx": derivative}
     sizes = np.abs(gradients * gain) / divisor
@@ -279,10 +279,10 @@ def through_norm(recording: GradientPass, reader: Value, name: str, index: Index
     return sum_of_products(columns, operands, errors, note)
 
 
-def normalised(recording: GradientPass, reader: Value, place: Index) -> tuple[Array, float, float]:
+def normalised(recording: GradientPass, reader: Value, index: Index) -> tuple[Array, float, float]:
     """The vector that a norm scales by γ, its divisor, and the largest element over the divisor."""
     norm = norm_of(recording, reader)
-    x, _ = read_vector(recording, TracedScalar(reader, (*place, 0)), place)
+    x, _ = read_vector(recording, TracedScalar(reader, (*index, 0)), index)
     center = x - x.mean() if norm.is_centered else x
     divisor = math.sqrt(float((center**2).mean()) + recording.setting(reader, "eps"))
     return center / divisor, divisor, float(np.abs(x).max()) / divisor
