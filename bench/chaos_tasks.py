@@ -10,7 +10,7 @@ from typing import Any
 from foretell.data.documents import TextDocument
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
-from foretell.finetuning.request import make_request
+from foretell.finetuning.request import FinetuneRequest
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
@@ -66,8 +66,14 @@ def tune_head(folder: Path, out: Path) -> FinetuneTraining:
     """With a second copy of the best checkpoint by accuracy, and the report at the end."""
     start = load_start(folder / "start")
     return FinetuneTraining(
-        make_request(
-            folder / "rows.csv", task="classify", out=out, start=start, device="cpu", dropout=0.2, training=TRAINING
+        FinetuneRequest(
+            data=folder / "rows.csv",
+            task="classify",
+            out=out,
+            start=start,
+            device="cpu",
+            dropout=0.2,
+            overrides={"training": TRAINING},
         )
     )
 

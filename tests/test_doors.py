@@ -250,7 +250,8 @@ def prompt_doors(
     def ask(*source: str, stdin: bytes | None = None) -> Answer:
         lines = house.command(verb, form, *words, *source, stdin=stdin)
         if stdin is not None and "\0" in text:
-            assert isinstance(lines, Refusal) and lines.reason == "NUL"
+            assert isinstance(lines, Refusal)
+            assert lines.reason == "NUL" or "not UTF-8" in lines.reason  # a half character before it
             return None
         return lines if isinstance(lines, Refusal) else get(lines[0])
 

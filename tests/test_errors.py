@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import foretell
-from foretell import trainings
 from foretell.config.section import Section
 from foretell.errors import OPTION, UsageError, as_keyword
 
@@ -46,8 +46,7 @@ def keywords() -> set[str]:
     for value in (getattr(foretell, name) for name in foretell.__all__):
         if callable(value) and not (isinstance(value, type) and issubclass(value, Exception)):
             names.update(inspect.signature(value).parameters)
-    for options in vars(trainings).values():
-        names.update(getattr(options, "__optional_keys__", ()))
+    names.update(re.findall(r"^    (\w+):", (SOURCE / "config" / "typed_dicts.pyi").read_text(), re.MULTILINE))
     sections = [Section]
     while sections:
         section = sections.pop()

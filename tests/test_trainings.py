@@ -45,6 +45,13 @@ def test_keywords_are_fields_of_the_training_section(text: Path) -> None:
     assert (model.config.width, model.tokenizer.kind) == (16, "bytes")
 
 
+def test_options_of_the_command_line_are_keywords(text: Path) -> None:
+    model = foretell.train(text, kind="bytes", steps=2, checkpoint_every=1, sample_prompt=["The"], **SMALL)
+    training = Run(Path("runs/cats")).record().section("training")
+    assert (training["checkpoint_every"], training["sample_prompts"]) == (1, ["The"])
+    assert model.tokenizer.kind == "bytes"
+
+
 def test_without_out_the_run_is_named_after_the_data(text: Path) -> None:
     for directory in ("runs/cats", "runs/cats-2"):
         assert str(default_run_directory([text])) == directory

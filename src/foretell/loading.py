@@ -20,7 +20,8 @@ from foretell.model.quantize_decoder import make_quantization
 from foretell.saved_model.config_file import is_own
 from foretell.saved_model.part import merge_adapters
 from foretell.storage.files import ADAPTER_CONFIG, printable_name
-from foretell.system.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
+from foretell.system import DeviceName, DtypeName
+from foretell.system.device import choose_device, choose_inference_dtype
 
 ABSURD, ROWS_READ = 1e6, 8
 

@@ -5,60 +5,37 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from foretell.config.section import check_known, make_section
-from foretell.config.training import DataConfig
+from foretell.config.section import check_known
 from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.data.memory import Frame, as_source, check_some
 from foretell.errors import ConfigError, as_path, check_type, expanded
 from foretell.finding import run_directory
-from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.finetuning.finetune import FinetuneTraining
-from foretell.finetuning.kinds import KINDS, HeadFields
-from foretell.finetuning.request import make_request
+from foretell.finetuning.kinds import KINDS, ChatOptions, HeadOptions
+from foretell.finetuning.request import FinetuneRequest
 from foretell.generation.batch_generation import continue_prompt
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.pretraining.domain import DomainTraining
+from foretell.pretraining.options import DomainOptions, TextOptions
 from foretell.pretraining.pretrain import TextTraining
-from foretell.pretraining.request import TextRequest
-from foretell.pretraining.sources import find_old_domain, make_source
+from foretell.pretraining.sources import find_old_domain, text_request
 from foretell.session.declaration import Training
 from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import load_start, run_training
 from foretell.session.reporter import Reporter, Reporters
-from foretell.session.request import take_sections
-from foretell.system.device import DeviceName, DtypeName
+from foretell.session.request import read_keywords
 from foretell.text import Tokenizer
 
 if TYPE_CHECKING:
-    from foretell.config.typed_dicts import DataDict, LoRADict, ModelDict, TokenizerDict, TrainingDict
+    from foretell.config.typed_dicts import ChatDict, DomainDict, HeadDict, TokenizerDict, TrainDict
 
 Paths = str | Path | Sequence[str | Path]
 # Packages that can be removed: what `train` imports for a task
 TASK_MODULES = {"forecast": "foretell.forecasting.train"}
-
-
-class TrainOptions(TypedDict, total=False):
-    """Sections of the configuration, and options of `foretell train --task forecast`."""
-
-    model: ModelDict
-    data: DataDict
-    training: TrainingDict
-    codec: dict[str, Any]
-    series: dict[str, Any]
-    horizon: int
-    season: int
-    columns: Sequence[str]
-    id_column: str
-    time_column: str
-    target_column: str
-    separator: str
-    decimal: str
-    date_format: str
-    is_from_scratch: bool
 
 
 def train(
@@ -67,20 +44,12 @@ def train(
     out: str | Path | None = None,
     *,
     task: Literal["text", "forecast"] = "text",
-    size: str | None = None,
-    minutes: float | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    seed: int | None = None,
     resume: bool = False,
     tokenizer: Tokenizer | TokenizerDict | None = None,
     start_from: str | Path | None = None,
-    device: DeviceName = "auto",
-    dtype: DtypeName = "auto",
     progress: bool | None = None,
     reporter: Reporter | None = None,
-    **sections: Unpack[TrainOptions],
+    **options: Unpack[TrainDict],
 ) -> LanguageModel:
     """Train on files or folders (None: the language reference inside Python) and return the best model of the run.
 
@@ -96,83 +65,25 @@ def train(
     `foretell.errors`.
     """
     check_known(task, ("text", *TASK_MODULES), "task")
-    for name in sections:
-        check_known(name, (*(train.__kwdefaults__ or ()), *sorted(TrainOptions.__optional_keys__)), "option of train:")
-    keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
-    given = {name: value for name, value in keywords.items() if value is not None}
-    own: dict[str, Any] = {**sections}
-    overrides = take_sections(own, "model", "data", "training", "codec", "series")
-    training = overrides.get("training", {})
-    if twice := sorted(given.keys() & training.keys()):
-        raise ConfigError(f"{twice[0]} is given twice, as a keyword and in training; give it once")
-    if given:
-        overrides["training"] = {**training, **given}
     if task in TASK_MODULES:
         if tokenizer is not None:
             raise ConfigError(f"a training with task='{task}' takes no tokenizer; leave it out")
-        common = {"size": size, "minutes": minutes, "device": device, "dtype": dtype, "resume": resume}
-        common |= {"start_from": start_from, "overrides": overrides}
         module = importlib.import_module(TASK_MODULES[task])
-        return best_model(module.make_training(source, out, **common, **own), resume, progress, reporter)
-    overrides |= own  # an option of another task, which the request refuses
+        return best_model(module.make_training(source, out, resume, start_from, options), resume, progress, reporter)
+    given = read_keywords("train", TextOptions, options)
     if isinstance(tokenizer, Mapping):
-        overrides["tokenizer"], tokenizer = dict(tokenizer), None
+        given["overrides"]["tokenizer"], tokenizer = dict(tokenizer), None
     check_type("tokenizer", tokenizer, Tokenizer | None, "a Tokenizer or a dict of fields")
     paths = listed(source)
-    request = TextRequest(
-        source=make_source(paths, make_section(DataConfig, overrides.get("data", {}), "data")),
+    request = text_request(
+        paths,
         names=[str(path) for path in paths] or [EMBEDDED_CORPUS],
         out=run_directory(out, paths, resume),
-        size=size,
-        minutes=minutes,
-        overrides=overrides,
         tokenizer=tokenizer,
         start=load_start(start_from) if start_from is not None else None,
-        device=device,
-        dtype=dtype,
+        **given,
     )
     return best_model(TextTraining(request, continue_prompt), resume, progress, reporter)
-
-
-class TuningOptions(TypedDict, total=False):
-    """Options of every fine-tuning. training and lora have fields of TrainingConfig and LoRAConfig."""
-
-    resume: bool
-    progress: bool | None
-    reporter: Reporter | None
-    minutes: float | None
-    training: TrainingDict
-    device: DeviceName
-    dtype: DtypeName
-
-
-class HeadOptions(TuningOptions, HeadFields, total=False):
-    """The options of `foretell finetune` as keywords."""
-
-    dev: str | Path | Frame | Sequence[Mapping[str, Any]] | None
-    is_from_scratch: bool
-    lora: LoRADict | None
-
-
-class ChatOptions(TuningOptions, total=False):
-    """The options of `foretell finetune --task chat`. dev: a file to hold out. template: a built-in name or a file."""
-
-    dev: str | Path | None
-    template: str | None
-    truncate: Truncation | None
-    spell_tokens: bool | None
-    epochs: float | None
-    model: ModelDict
-    data: DataDict
-    lora: LoRADict | None
-
-
-class DomainOptions(TuningOptions, total=False):
-    """The options of `foretell finetune --task text`. old_domain: texts on which forgetting is measured."""
-
-    old_domain: Sequence[str | Path]
-    model: ModelDict
-    data: DataDict
 
 
 @overload
@@ -183,7 +94,7 @@ def finetune(
     out: str | Path | None = None,
     *,
     task: Literal["chat"],
-    **options: Unpack[ChatOptions],
+    **options: Unpack[ChatDict],
 ) -> LanguageModel: ...
 
 
@@ -195,7 +106,7 @@ def finetune(
     out: str | Path | None = None,
     *,
     task: Literal["text"],
-    **options: Unpack[DomainOptions],
+    **options: Unpack[DomainDict],
 ) -> LanguageModel: ...
 
 
@@ -207,7 +118,8 @@ def finetune(
     out: str | Path | None = None,
     *,
     task: str = "classify",
-    **options: Unpack[HeadOptions],
+    dev: str | Path | Frame | Sequence[Mapping[str, Any]] | None = None,
+    **options: Unpack[HeadDict],
 ) -> LanguageModel: ...
 
 
@@ -227,34 +139,29 @@ def finetune(
 
     task: chat learns the answers of conversations, text continues on a domain's text; the others train one extra layer
     on the labelled rows of a file, of a DataFrame of pandas or polars, or of a list of dicts, and
-    `foretell.evaluate_task` measures the model on others. options are the options of `foretell finetune --task TASK`:
-    `HeadOptions`, `ChatOptions` or `DomainOptions`; training and lora are dicts of fields of TrainingConfig and
-    LoRAConfig. out: the run's directory; default: runs/NAME after the data. resume continues a run that exists. The
-    report on labelled rows and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.
+    `foretell.evaluate_task` measures the model on others. options: as in `foretell finetune --task TASK`, and
+    sections of the configuration as dicts: training and lora have the fields of TrainingConfig and LoRAConfig. out: the
+    run's directory; default: runs/NAME after the data. resume continues a run that exists. The report on labelled rows
+    and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.
     """
     check_known(task, (*KINDS, "chat", "text"), "task")
-    known = {"chat": ChatOptions, "text": DomainOptions}.get(task, HeadOptions).__optional_keys__
-    for name in options:
-        check_known(name, tuple(sorted(known)), f"option of finetune for {task}:")
+    declared = {"chat": ChatOptions, "text": DomainOptions}.get(task, HeadOptions)
+    dev = options.pop("dev", None) if task in KINDS else None
+    given = read_keywords(f"finetune for {task}", declared, options)
     if task in KINDS and isinstance(data, list | tuple) and any(isinstance(each, str | Path) for each in data):
         raise ConfigError(f"task {task} takes one file; give its path")
     rows = as_source(data) if task in KINDS else None
     paths = listed(data) if rows is None else [str(rows)]
-    options |= {"out": run_directory(out, paths, resume), "start": None if model is None else load_start(model)}
-    if task == "chat":
-        sections = take_sections(options, "model", "data", "training", "lora")
-        training: Training[Any, Any] = ChatTraining(ChatRequest(data=paths, overrides=sections, **options))
-    elif task == "text":
-        sections = take_sections(options, "model", "data", "training")
-        options["old_domain"] = find_old_domain(options.get("old_domain", ()), options["start"].argument)
-        source = make_source(paths, make_section(DataConfig, sections.get("data", {}), "data"))
-        names = [str(path) for path in paths]
-        training = DomainTraining(
-            TextRequest(source=source, names=names, overrides=sections, **options), continue_prompt
-        )
+    given |= {"out": run_directory(out, paths, resume), "start": None if model is None else load_start(model)}
+    if task == "text":
+        given["old_domain"] = find_old_domain(given.get("old_domain", ()), given["start"].argument)
+        request = text_request(paths, names=[str(path) for path in paths], **given)
+        training: Training[Any, Any] = DomainTraining(request, continue_prompt)
+    elif task == "chat":
+        training = ChatTraining(ChatRequest(data=paths, **given))
     else:
-        options |= take_sections(options, "training", "lora")
-        training = FinetuneTraining(make_request(rows, task=task, **options))
+        held_out = None if dev is None else as_source(dev)
+        training = FinetuneTraining(FinetuneRequest(data=rows, dev=held_out, task=task, **given))
     return best_model(training, resume, progress, reporter)
 
 

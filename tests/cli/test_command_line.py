@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretell.cli import command_line
+from foretell.cli.arguments import read_whole_numbers
 from foretell.cli.command_line import choose_function, rewrite, sections
 from foretell.cli.main import VERBS, make_app, run
 
@@ -130,8 +131,10 @@ def test_the_help_of_train_shows_the_most_used_fields(foretell):
 def test_an_option_that_is_an_integer_is_not_rounded(verb):
     app = make_app()[verb.split()[0]]
     app = app[verb.split()[1]] if " " in verb else app
-    for argument in app.assemble_argument_collection():
-        if argument.hint is int:
+    options = app.assemble_argument_collection()
+    read_whole_numbers(app, (), options)
+    for argument in options:
+        if argument.hint in (int, int | None):
             assert argument.parameter.converter is not None, argument.names
 
 

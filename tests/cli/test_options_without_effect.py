@@ -70,8 +70,8 @@ CASES: dict[str, dict[str, str]] = {
         "horizon": "evaluate almanac passengers.csv --test passengers.csv --horizon 3",
         "windows": "evaluate almanac passengers.csv --test passengers.csv --windows 3",
     },
-    "cli.explain:explain_forecast": {"spans": "explain almanac passengers.csv --heads --spans 3"},
-    "cli.trace:trace_forecast": {
+    "cli.forecast:explain_forecast": {"spans": "explain almanac passengers.csv --heads --spans 3"},
+    "cli.forecast:trace_forecast": {
         "context": "trace almanac --list --context 3", "series": "trace almanac --list --series y",
         "date-format": "trace almanac --list --date-format %Y",
     },
@@ -86,7 +86,7 @@ OBEYED = named(
     "id-column ids json json-schema keep key-file kind label-column layer lens levels limit list "
     "lm-weight logit-bias look-budget lora loss-on machine max-requests max-tokens memory min-p "
     "min-tokens minimum minutes model n no-hold-out no-key no-repeat-ngram old-domain only open out overwrite pair "
-    "parallel paths per-series plot pool port prediction presence-penalty private "
+    "parallel patch-from paths per-series plot pool port prediction presence-penalty private "
     "prompt-field quantize questions receipt regex repetition-penalty report resume reverse rows "
     "sample-prompt samples season seed select separate-vocabularies separator series set "
     "show-batch size slide special speculate spell-tokens split start-token steps stop strict "

@@ -85,8 +85,8 @@ COMPRESSIONS: dict[str, Callable[[bytes, str], bytes]] = {
 
 def read_labels(path: Path) -> list[Any]:
     table = open_table(path)
-    columns = ClassifyKind.find_columns(table.first_columns(), Columns(texts=()), str(path))
-    return [(example.texts, *example.labels) for example in ClassifyKind.read_all(table, columns)]
+    columns = ClassifyKind.reader.find_columns(table.first_columns(), Columns(texts=()), str(path))
+    return [(example.texts, *example.labels) for example in ClassifyKind.reader.read_all(table, columns)]
 
 
 ANSWERED = DataConfig(prompt_field="text", answer_field="label")

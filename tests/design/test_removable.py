@@ -1,4 +1,4 @@
-"""Packages that can be deleted: the rest names them only where their verbs and parts are entered, and works without."""
+"""Packages that can be deleted with the file of their verbs: the rest names them only in tables, and works without."""
 
 from __future__ import annotations
 
@@ -12,35 +12,29 @@ from foretell.errors import CheckpointError
 from foretell.saved_model.part import KIND_MODULES, part_class
 
 SOURCE = Path(foretell.__file__).parent
-# package: the files outside of it that name it, each in a line of a table or in a verb of its own
+# package: the file of its verbs, and the files outside of it that name it, in a line of a table
 REMOVABLE = {
-    "forecasting": {
-        *(
-            "saved_model/part.py",
-            "cli/explain.py",
-            "cli/forecast.py",
-            "trainings.py",
-            "serving/tasks.py",
-            "included/almanac/make.py",
-        )
-    },
-    "translation": {*("saved_model/part.py", "cli/explain.py", "cli/translate.py", "serving/tasks.py")},
+    "forecasting": (
+        "cli/forecast.py",
+        {*("saved_model/part.py", "trainings.py", "serving/tasks.py", "included/almanac/make.py")},
+    ),
+    "translation": ("cli/translate.py", {*("saved_model/part.py", "serving/tasks.py")}),
 }
 WITHOUT = """
 import importlib, importlib.abc, pkgutil, sys
-PACKAGE, *SKIPPED = sys.argv[1:]
+PACKAGE, VERBS, *SKIPPED = sys.argv[1:]
 class Deleted(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == PACKAGE or name.startswith(PACKAGE + "."):
+        if name in (PACKAGE, VERBS) or name.startswith(PACKAGE + "."):
             raise ModuleNotFoundError(f"{name} is deleted")
 for name in [name for name in sys.modules if name.partition(".")[0] == "foretell"]:
     del sys.modules[name]
 sys.meta_path.insert(0, Deleted())
 import foretell
 for module in pkgutil.walk_packages(foretell.__path__, "foretell.", onerror=lambda name: None):
-    if not module.name.startswith(PACKAGE) and module.name not in SKIPPED:
+    if not module.name.startswith(PACKAGE) and module.name not in (VERBS, *SKIPPED):
         importlib.import_module(module.name)
-assert PACKAGE not in sys.modules and "foretell.loading" in sys.modules
+assert not {PACKAGE, VERBS} & {*sys.modules} and "foretell.loading" in sys.modules
 """
 
 
@@ -52,7 +46,8 @@ def test_nothing_else_names_a_removable_package(package):
         for path in others
         if re.search(rf"foretell\.{package}\b", path.read_text(encoding="utf-8"))
     }
-    assert naming == REMOVABLE[package]
+    verbs, tables = REMOVABLE[package]
+    assert naming == {verbs, *tables}
 
 
 def test_a_saved_model_with_a_part_of_a_removed_package_is_one_line(tmp_path, monkeypatch):
@@ -65,6 +60,7 @@ def test_a_saved_model_with_a_part_of_a_removed_package_is_one_line(tmp_path, mo
 def test_the_rest_can_be_imported_without_it(package, original, tmp_path):
     """In a copy of a process that has imported torch, which forgets the modules of foretell."""
     (tmp_path / "without.py").write_text(WITHOUT, encoding="utf-8")
-    arguments = [f"foretell.{package}", "foretell.__main__", "foretell.included.almanac.make"]
+    verbs = f"foretell.{REMOVABLE[package][0].removesuffix('.py').replace('/', '.')}"
+    arguments = [f"foretell.{package}", verbs, "foretell.__main__", "foretell.included.almanac.make"]
     finished = original.run(arguments, program=tmp_path / "without.py")
     assert finished.returncode == 0, finished.stderr

@@ -67,8 +67,8 @@ OPTIONS = {
     "info": named("machine names kernels verify json"),
     "plan": named("size tokens gpus gpu parallel checkpoint-activations context only set json"),
     "explain": named(
-        "value html overwrite lens contributions heads ablate check prediction label as-task pair pieces token "
-        "against with at layer of step file allow-special ids json"
+        "value html overwrite lens contributions heads ablate patch-from check prediction label as-task pair pieces "
+        "token against with at layer of step file allow-special ids json"
     )
     | LOADING,
     "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
@@ -149,12 +149,14 @@ CHOSEN = {
     "cli.finetune:finetune_text": named("old-domain text-field json") | TRAINING,
     "cli.finetune:finetune_chat": named("dev template truncate spell-tokens epochs lora show-batch") | TRAINING,
     "cli.chat:evaluate_chat": named("base questions limit html overwrite json") | MODEL,
-    "cli.explain:explain_forecast": named(
-        "spans context series column json value html overwrite lens contributions heads ablate token at layer of step"
+    "cli.forecast:explain_forecast": named(
+        "spans context series column json value html overwrite lens contributions heads ablate token at layer of"
     )
     | SERIES_FORMAT
     | LOADING,
-    "cli.trace:trace_forecast": named("context series column select out overwrite list json") | SERIES_FORMAT | LOADING,
+    "cli.forecast:trace_forecast": named("context series column select out overwrite list json")
+    | SERIES_FORMAT
+    | LOADING,
     "cli.forecast:evaluate_forecast": named(
         "horizon windows stride test contexts series season levels per-series out overwrite samples seed column json"
     )

@@ -129,7 +129,7 @@ def make_headed(start: Start) -> Callable[..., LanguageModel]:
     """Makes a model with an untrained head."""
 
     def make(task: str, labels: tuple[str, ...] = (), pool: Pool = "mean", **settings: Any) -> LanguageModel:
-        tokens = choose_tokens(start.tokenizer, pool, find_kind(task).has_delimiter)
+        tokens = choose_tokens(start.tokenizer, pool, find_kind(task).reader.form.fewest > 1)
         columns = settings.pop("columns", Columns(texts=("text",)))
         head = HeadSettings(task=task, labels=labels, pool=pool, tokens=tokens, columns=columns, **settings)
         return with_head(start.model, head, seed=3)

@@ -18,17 +18,18 @@ from safetensors.torch import load_file
 from foretell.cli.main import run
 from foretell.data.table import open_table
 from foretell.errors import ConfigError, UsageError
+from foretell.finetuning.examples import Example, ExampleReader
 from foretell.finetuning.head import head_of
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Kind, TaskPrediction
+from foretell.finetuning.kind import Kind
 from foretell.finetuning.kinds import KINDS
 from foretell.finetuning.predict import predict, predict_file, write_predictions
+from foretell.finetuning.prediction_format import PredictionFormat, TaskPrediction
 from foretell.finetuning.report import REPORT, FinetuneReport, evaluate_task
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns
 from foretell.loading import load
 from foretell.storage.files import read_json, write_json
-from foretell.typesetting.document import DocumentSection, Paragraph
 
 # --- a kind in one place ---------------------------------------------------------------------------------------------
 
@@ -37,9 +38,6 @@ from foretell.typesetting.document import DocumentSection, Paragraph
 class FlagPrediction(TaskPrediction):
     probability: float = 0.0
 
-    def document(self) -> DocumentSection:
-        return DocumentSection("", [Paragraph(self.short())])
-
     def short(self) -> str:
         return f"{self.probability:.0%} yes"
 
@@ -47,12 +45,18 @@ class FlagPrediction(TaskPrediction):
         return {"yes": self.probability}
 
 
+class FlagFormat(PredictionFormat):
+    answer = "yes"
+
+    def make(self, outputs: np.ndarray, texts: Sequence[str]) -> FlagPrediction:
+        return FlagPrediction(probability=float(1 / (1 + np.exp(-outputs[0]))))
+
+
 class FlagKind(Kind):
     """Yes or no, as one logit."""
 
-    name = "flag"
-    answer = "yes"
-    label_names = ("flag",)
+    reader = ExampleReader("flag", ("flag",))
+    format = FlagFormat
     scores = ("agreement",)
 
     def target(self, example: Example) -> Target:
@@ -70,15 +74,6 @@ class FlagKind(Kind):
 
     def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
         return {"rule": "always yes", "agreement": float(np.mean(targets))}
-
-    def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> FlagPrediction:
-        return FlagPrediction(probability=float(1 / (1 + np.exp(-outputs[0]))))
-
-    def cells(self, prediction: FlagPrediction | None) -> dict[str, Any]:
-        return {self.predicted: prediction and prediction.probability}
-
-    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
-        return (self.name,)
 
 
 @pytest.fixture(autouse=True)
@@ -162,12 +157,12 @@ def test_a_kind_trains_resumes_predicts_and_evaluates(
     model = load(whole)
     (prediction,) = predict(model, [texts])
     assert prediction.short() and str(prediction)
-    assert head_of(model).task.answer in prediction.to_json()
+    assert head_of(model).task.predictions.answer in prediction.to_json()
     table, out = open_table(data), tmp_path / "out.csv"
     kind = head_of(model).task
     predicted = list(predict_file(model, table, Columns(texts=())))
     assert write_predictions(out, predicted, kind, lambda count: None, table) == 60
-    assert kind.predicted in out.read_text(encoding="utf-8").splitlines()[0]
+    assert kind.predictions.column in out.read_text(encoding="utf-8").splitlines()[0]
     assert evaluate_task(model, data).examples == 60
 
 

@@ -41,7 +41,7 @@ def tuned_model(shape: dict, task: str = "classify", pool: str = "extract") -> L
     decoder = make_decoder(ModelConfig.model_validate({**sizes, **shape}), seed=1).eval()
     labels = ("bad", "good", "mixed") if task in ("classify", "entailment") else ()
     settings = HeadSettings.model_validate({"task": task, "pool": pool, "labels": labels, "columns": Columns(texts=())})
-    tokens = choose_tokens(tokenizer, settings.pool, kind_of(settings).has_delimiter)
+    tokens = choose_tokens(tokenizer, settings.pool, kind_of(settings).reader.form.fewest > 1)
     settings = settings.model_copy(update={"tokens": tokens})
     model = with_head(LanguageModel(decoder, tokenizer), settings, seed=2)
     with torch.no_grad():

@@ -19,7 +19,7 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT, FinetuneReport, longer_advice
-from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest, make_request
+from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
@@ -78,8 +78,8 @@ def test_the_commands_of_a_run_read_the_data_as_it_did(start: Start, tmp_path: P
     path = tmp_path / "reviews.csv"
     path.write_text("\n".join(f"{label},{text},{index}" for index, (text, label) in enumerate(reviews)) + "\n")
     columns = {"text_column": "body", "label_column": "opinion", "columns": ("opinion", "body", "author")}
-    options: dict[str, Any] = {**columns, "encoding": "latin-1", "group_column": "author", "training": {"steps": 2}}
-    session = finetune(make_request(path, out=tmp_path / "run", start=start, **options))
+    options: dict[str, Any] = {**columns, "encoding": "latin-1", "group_column": "author", "steps": 2}
+    session = finetune(FinetuneRequest(data=path, out=tmp_path / "run", start=start, **options))
     given = (
         f"{path} --task classify --text-column body --label-column opinion --group-column author "
         "--columns opinion,body,author --encoding latin-1"

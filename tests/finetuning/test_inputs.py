@@ -26,7 +26,7 @@ START, DELIMITER, EXTRACT = 5, 6, 7  # the ids after the highest of the tokenize
 
 
 def format_of(task: str, pool: Any = "extract", context: int = 16, truncate: Any = None) -> InputFormat:
-    tokens = choose_tokens(WORDS, pool, find_kind(task).has_delimiter)
+    tokens = choose_tokens(WORDS, pool, find_kind(task).reader.form.fewest > 1)
     return InputFormat(with_input_tokens(WORDS, tokens), tokens, context, truncate)
 
 

@@ -11,9 +11,10 @@ import pytest
 from foretell.data.table import Row
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.choice_kind import ChoiceKind
+from foretell.finetuning.examples import Example
 from foretell.finetuning.figures import calibration, confusion, label_figures, number_figures
 from foretell.finetuning.inputs import EncodedExample
-from foretell.finetuning.kind import Example, find_kind, kind_of
+from foretell.finetuning.kind import find_kind, kind_of
 from foretell.finetuning.label_kind import ClassifyKind, LabelKind
 from foretell.finetuning.number_kind import NumberKind
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
@@ -48,7 +49,7 @@ def columns(texts: tuple[str, ...] = (), label: str | None = None, choices: tupl
     ],
 )
 def test_columns_that_leave_no_doubt(available: list[str], task: Any, given: Columns, expected: Columns) -> None:
-    assert find_kind(task).find_columns(available, given, "file") == expected
+    assert find_kind(task).reader.find_columns(available, given, "file") == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_columns_that_leave_no_doubt(available: list[str], task: Any, given: Col
 )
 def test_columns_in_doubt_are_asked_for(available: list[str], task: Any, given: Columns, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        find_kind(task).find_columns(available, given, "file")
+        find_kind(task).reader.find_columns(available, given, "file")
 
 
 # --- labels as targets -----------------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ CHOICE = Columns(texts=("q",), label="gold")
 @pytest.mark.parametrize("gold", [1, 1.0, "1", "B", "right"])
 def test_the_right_answer_has_several_forms(gold: Any) -> None:
     row = Row("row 1", {"q": "why", "choices": ["wrong", "right"], "gold": gold})
-    assert ChoiceKind.read(row, CHOICE) == Example(("why", "wrong", "right"), ("1",), "row 1")
+    assert ChoiceKind.reader.read(row, CHOICE) == Example(("why", "wrong", "right"), ("1",), "row 1")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_the_right_answer_has_several_forms(gold: Any) -> None:
 )
 def test_rows_without_text_or_label_are_refused(cells: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        ClassifyKind.read(Row("row 1", cells), Columns(texts=("text",), label="label"))
+        ClassifyKind.reader.read(Row("row 1", cells), Columns(texts=("text",), label="label"))
 
 
 def test_the_split_keeps_shares_and_ignores_the_order_of_rows() -> None:

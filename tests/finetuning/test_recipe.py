@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 import foretell
 from foretell.errors import ConfigError, UsageError
+from foretell.finetuning.examples import Example
 from foretell.finetuning.finetune import FinetuneTraining
-from foretell.finetuning.kind import Example
 from foretell.finetuning.label_kind import ClassifyKind
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import baseline_advice, longer_advice

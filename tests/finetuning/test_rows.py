@@ -12,7 +12,7 @@ import foretell
 from foretell.data.memory import as_source
 from foretell.data.table import Row, open_table
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.columns import columns_by_cells
+from foretell.finetuning.examples import columns_by_cells
 from foretell.finetuning.head import head_of
 from foretell.finetuning.kind import find_kind
 from foretell.finetuning.report import REPORT, evaluate_task
@@ -59,14 +59,14 @@ def test_missing_cells_of_a_frame_are_empty() -> None:
     pandas = pytest.importorskip("pandas")
     table = as_source(pandas.DataFrame({"text": ["a", None, "c"], "label": [1.0, 2.0, float("nan")]}))
     with pytest.raises(DataError, match=r"the frame, row 3: the label in column 'label' is empty"):
-        find_kind("classify").read(list(open_table(table))[2], Columns(texts=("text",), label="label"))
+        find_kind("classify").reader.read(list(open_table(table))[2], Columns(texts=("text",), label="label"))
 
 
 def read(path: Path, content: str, task: str = "classify", **given: Any) -> list[Any]:
     path.write_text(content, encoding="utf-8")
     kind, table = find_kind(task), open_table(path)
-    columns = kind.find_columns(table.first_columns(), make_columns((), None, (), **given), str(table))
-    return kind.read_all(table, columns)
+    columns = kind.reader.find_columns(table.first_columns(), make_columns((), None, (), **given), str(table))
+    return kind.reader.read_all(table, columns)
 
 
 def test_rows_with_empty_cells_are_refused_together(tmp_path: Path) -> None:
@@ -109,12 +109,17 @@ def test_columns_without_common_names_are_found_by_their_cells(more, label, give
     assert guessed.label in (label, "Ton")
     if words:
         with pytest.raises(DataError, match=words):
-            find_kind("classify").find_columns(available, asked, "x.csv", guessed)
+            find_kind("classify").reader.find_columns(available, asked, "x.csv", guessed)
         return
-    found = find_kind("classify").find_columns(available, asked, "x.csv", guessed)
+    found = find_kind("classify").reader.find_columns(available, asked, "x.csv", guessed)
     assert (found.texts, found.label) == (("Nachricht",), "Ton")
-    with pytest.raises(DataError, match="which column holds the label"):  # numbers may be in any column
-        find_kind("regress").find_columns(available, asked, "x.csv", guessed)
+
+
+def test_a_column_of_numbers_is_not_found_by_its_cells(base: Path, reviews, tmp_path: Path) -> None:
+    rows = [{"Nachricht": text, "Tag": "1.2.", "Ton": str(int(label == "good"))} for text, label in reviews]
+    assert foretell.finetune(base, rows, tmp_path / "labels", **SHORT)
+    with pytest.raises(DataError, match="which column holds the label"):
+        foretell.finetune(base, rows, tmp_path / "numbers", task="regress", **SHORT)
 
 
 def test_columns_for_other_things_and_groups_are_not_labels() -> None:
@@ -122,7 +127,7 @@ def test_columns_for_other_things_and_groups_are_not_labels() -> None:
     assert columns_by_cells(rows, without="split").label == "who"
     assert columns_by_cells(rows, without="who").label is None
     with pytest.raises(DataError, match="which column holds the label"):
-        find_kind("classify").find_columns(["text", "id"], Columns(texts=()), "x.csv")
+        find_kind("classify").reader.find_columns(["text", "id"], Columns(texts=()), "x.csv")
 
 
 HEADERS: dict[str, tuple[str, str, str, int]] = {  # a task, the first line, the second label, the number of warnings
@@ -143,7 +148,7 @@ def test_a_header_with_a_label_may_be_a_row(header: str, tmp_path: Path, caplog:
     for columns in ((), ("text", "label"))[: 1 + count]:  # named columns have no header
         table = open_table(tmp_path / "rows.csv", columns=columns)
         texts, name = table.first_columns()
-        find_kind(task).read_all(table, Columns(texts=(texts,), label=name))
+        find_kind(task).reader.read_all(table, Columns(texts=(texts,), label=name))
     reported = f"the first line is read as the names of the columns, but {first.partition(',')[2]!r} may be a label"
     assert [message.startswith(reported) for message in caplog.messages] == [True] * count
     assert all("--columns text,label" in message for message in caplog.messages)
@@ -165,8 +170,8 @@ def test_a_model_reads_the_decimal_commas_that_it_was_trained_on(base: Path, rev
     model = foretell.finetune(base, rows, tmp_path / "run", task="regress", decimal=",", **SHORT)
     assert head_of(model).settings.mean == pytest.approx(0.5, abs=0.2)
     assert evaluate_task(model, rows).examples == 60
-    kind = head_of(model).task
-    assert kind.table_cells(kind.prediction(np.array([0.123]), ["a"]))["predicted_value"].count(",") == 1
+    predictions = head_of(model).task.predictions
+    assert predictions.table_cells(predictions.make(np.array([0.123]), ["a"]))["predicted_value"].count(",") == 1
     for row in rows[1:]:
         row["label"] = "817"
     rows[0]["label"] = "1.106"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from foretell.errors import DataError
-from foretell.finetuning.kind import Example
+from foretell.finetuning.examples import Example
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns, TuningSettings
-from foretell.finetuning.split import divided, make_folds, split_off_dev
+from foretell.finetuning.split import make_folds, split_off_dev
 from foretell.finetuning.task import read_files
 
 
@@ -51,7 +51,8 @@ def test_a_group_that_is_most_of_the_rows_stays_in_training():
 @pytest.mark.parametrize("groups", [None, [f"g{n % 9}" for n in range(60)]])
 def test_every_example_is_held_out_once(groups: list[str] | None):
     rows = examples(groups)
-    folds = [divided(rows, set(fold)) for fold in make_folds(rows, 4, 1, by_label=True)]
+    held_out = [[rows[index] for index in fold] for fold in make_folds(rows, 4, 1, by_label=True)]
+    folds = [([row for row in rows if row not in dev], dev) for dev in held_out]
     assert Counter(each.where for _, dev in folds for each in dev) == Counter(each.where for each in rows)
     for train, dev in folds:
         one, other = sides(train, dev)

@@ -13,11 +13,11 @@ import torch
 from foretell.cli.main import run
 from foretell.data.table import Row, open_table
 from foretell.errors import DataError, UsageError
+from foretell.finetuning.examples import Example
 from foretell.finetuning.figures import scores
 from foretell.finetuning.inputs import EncodedExample, InputFormat, make_task_batch
-from foretell.finetuning.kind import Example
 from foretell.finetuning.settings import Columns, HeadSettings, InputTokens, TuningSettings
-from foretell.finetuning.tag_kind import Conll, TagKind, is_spans, span_counts, spans
+from foretell.finetuning.tag_kind import Conll, TagFormat, TagKind, is_spans, span_counts, spans
 from foretell.text import train_tokenizer
 
 COLUMNS = Columns(texts=("tokens",), label="tags")
@@ -33,7 +33,7 @@ def kind_for(*labels: str) -> TagKind:
 
 def read(path: Path, content: str) -> list[Example]:
     path.write_text(content, encoding="utf-8")
-    return TagKind.read_all(open_table(path, otherwise=Conll()), COLUMNS)
+    return TagKind.reader.read_all(open_table(path, otherwise=Conll()), COLUMNS)
 
 
 SENTENCES = [(("EU", "rejects"), ("B-ORG", "O")), (("Bo",), ("B-PER",))]
@@ -189,7 +189,7 @@ def test_figures_count_a_word_that_did_not_fit_as_outside() -> None:
     assert report["by_span"]["X"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "examples": 2}
     assert report["confusion"] == [[1, 0], [0, 1]]
     assert kind.baseline([(1.0, 1.0, 0.0)], [(0.0, 1.0, 0.0)])["span_f1"] == 0.0
-    assert kind.prediction(outputs[0], ("a", "b", "c")).tags == ("B-X", "O", None)
+    assert TagFormat(kind.settings).make(outputs[0], ("a", "b", "c")).tags == ("B-X", "O", None)
     assert "span_f1" not in kind_for("NN", "VB").figures(outputs, [(0.0, 1.0, 0.0)])
 
 
@@ -244,5 +244,7 @@ def test_from_a_file_to_tags(foretell, base: Path, tmp_path: Path, reviews) -> N
 
 
 def test_rows_are_examples() -> None:
-    assert TagKind.read(Row("row 1", {"tokens": ["a"], "tags": [3]}), COLUMNS) == Example(("a",), ("3",), "row 1")
-    assert TagKind.find_columns(["id", "tokens", "ner_tags"], Columns(texts=()), "x").label == "ner_tags"
+    assert TagKind.reader.read(Row("row 1", {"tokens": ["a"], "tags": [3]}), COLUMNS) == Example(
+        ("a",), ("3",), "row 1"
+    )
+    assert TagKind.reader.find_columns(["id", "tokens", "ner_tags"], Columns(texts=()), "x").label == "ner_tags"

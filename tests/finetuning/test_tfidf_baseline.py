@@ -13,7 +13,8 @@ from sklearn.model_selection import cross_val_score
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from foretell.finetuning import tfidf as fitting
-from foretell.finetuning.kind import Example, Kind, find_kind, kind_of
+from foretell.finetuning.examples import Example
+from foretell.finetuning.kind import Kind, find_kind, kind_of
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.finetuning.tfidf import tuned_baseline
 

@@ -55,17 +55,11 @@ def test_the_loss_is_reported_for_contexts_of_every_size(session):
     assert all(0 < loss < 10 for loss in by_context.values())
 
 
-def test_a_training_leaves_time_for_the_losses_by_context_and_the_calibration(session, request_for, tmp_path):
+def test_the_report_takes_the_time_of_the_losses_by_context_and_the_calibration(session, request_for, tmp_path):
     """Six contexts; two windows of four values in 50 paths each; an evaluation reads two windows of 32 values."""
     assert session.task.closing_evaluations == 6 + SAMPLING_COST * 2 * 4 * CALIBRATION_PATHS / (2 * 32)
     request = request_for(tmp_path / "run", steps=1, overrides={"series": {"hold_out": False}})
     assert run_training(ForecastTraining(request), Reporter()).task.closing_evaluations == 0
-
-
-def test_a_calibration_that_would_take_too_long_has_fewer_windows(session, forecaster, monkeypatch):
-    monkeypatch.setattr("foretell.forecasting.task.FEWEST_WINDOWS", 1)
-    counts = [session.task.calibration(forecaster, seconds=seconds).windows for seconds in (-1.0, 3600.0)]
-    assert counts == [1, 2] == [1, len(session.task.calibration_windows)]
 
 
 def test_windows_without_a_known_context_are_not_for_the_calibration():
@@ -220,7 +214,6 @@ def test_a_given_time_does_not_train_on_a_short_series_longer_than_it_teaches(
     monkeypatch.setattr("foretell.forecasting.train.MOST_PASSES", 1)
     monkeypatch.setattr("foretell.forecasting.train.FEWEST_STEPS", 3)
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: 0.01)
-    monkeypatch.setattr(ForecastTraining, "minutes_left", lambda _: 2.0)
     caplog.set_level(logging.INFO, logger="foretell")
     request = ForecastRequest(data=series_file, out=tmp_path / "run", size="toy", horizon=4, minutes=2.0)
     trained = run_training(ForecastTraining(request), Reporter())

@@ -28,7 +28,6 @@ from foretell.pretraining.resolve import (
     RowFacts,
     in_times,
     resolve_config,
-    steps_for_text,
 )
 from foretell.pretraining.tokens import TokenizedText
 from foretell.session.declaration import ChosenConfig, Machine
@@ -36,18 +35,6 @@ from foretell.session.fit import Footprint, check_fits
 from foretell.session.request import default_dropout
 from foretell.text.tokenizer_training import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step
-
-
-def test_steps_fill_the_given_minutes():
-    steps, reason = steps_for_text(Facts(512, 100_000), 2048, 3.0, 2.0, 20_480)
-    assert steps == 1200
-    assert "2 of 3 minutes at 20,480 tokens/s, as an estimate" in reason
-
-
-def test_without_minutes_the_text_is_not_read_too_often():
-    steps, reason = steps_for_text(Facts(512, 100_000), 1000, None, 10.0, 10**9)
-    assert steps == GENERALISE.most_epochs * 100
-    assert "memorise" in reason
 
 
 def test_a_part_of_a_text_is_not_zero_times():
@@ -88,7 +75,6 @@ class Known:
 
     facts: Facts
     speed: float | None = 20_000.0
-    minutes: float = 10.0
 
 
 class KnownTraining(TextTraining):
@@ -101,9 +87,6 @@ class KnownTraining(TextTraining):
     def facts(self, data: Any) -> Facts:
         return self.known.facts
 
-    def minutes_left(self) -> float:
-        return self.known.minutes
-
     def seconds_per_step(self, config: Config, data: Any, machine: Machine) -> float:
         assert self.known.speed is not None, "nothing is open"
         return self.cost(config, data).tokens_per_step / self.known.speed
@@ -113,8 +96,8 @@ def resolve(request: TextRequest, known: Known) -> ChosenConfig:
     return KnownTraining(request, known).choose(NO_TEXT, Machine(torch.device("cpu"), torch.float32, MEMORY))
 
 
-def facts(speed: float = 20_000.0, tokens: int = 10**6, minutes: float = 10.0) -> Known:
-    return Known(Facts(512, tokens), speed, minutes)
+def facts(speed: float = 20_000.0, tokens: int = 10**6) -> Known:
+    return Known(Facts(512, tokens), speed)
 
 
 def test_a_size_and_its_steps_need_no_measurement() -> None:
@@ -125,18 +108,23 @@ def test_a_size_and_its_steps_need_no_measurement() -> None:
 
 
 def test_open_size_and_steps_are_chosen_with_a_reason_each() -> None:
-    chosen = resolve(request(minutes=3.0), facts(minutes=2.0))
+    chosen = resolve(request(minutes=2.0), facts())
     config = chosen.config
     assert [reason.split()[0] for reason in chosen.reasons] == ["size", "steps"]
     assert chosen.size in chosen.reasons[0]
     assert config.training.steps == int(120 * 20_000 / (config.training.batch_size * config.model.context_length))
+    assert "2 minutes at 20,000 tokens/s, as an estimate" in chosen.reasons[1]
+
+
+def test_without_minutes_the_text_is_not_read_too_often() -> None:
+    chosen = resolve(request(size="toy"), facts(speed=1e9, tokens=10**5))
+    training, model = chosen.config.training, chosen.config.model
+    assert training.steps == GENERALISE.most_epochs * 10**5 // (training.batch_size * model.context_length)
+    assert "memorise" in chosen.reasons[0]
 
 
 def test_a_faster_machine_gets_a_larger_size() -> None:
-    sizes = [
-        resolve(request(minutes=60.0), facts(speed, tokens=10**9, minutes=60.0)).size
-        for speed in (100, 20_000, 2_000_000)
-    ]
+    sizes = [resolve(request(minutes=60.0), facts(speed, tokens=10**9)).size for speed in (100, 20_000, 2_000_000)]
     assert len(set(sizes)) == 3
     assert sizes == [size for size in SIZES if size in sizes]
 

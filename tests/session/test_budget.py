@@ -18,6 +18,7 @@ from foretell.session.budget import (
     best_size,
     choose_size,
     effective_tokens,
+    estimate_steps,
     measured_costs,
 )
 
@@ -135,8 +136,12 @@ def test_too_little_time_for_any_size_is_a_warning_with_the_time_needed(caplog):
     minutes = FEWEST_STEPS * 1000 * 6e4 / 1e9 / 60  # 0.2 minutes
     with caplog.at_level(logging.WARNING, logger="foretell"):
         assert choose_size(SIZES, budget(minutes / 10))[0] == "toy"
-    assert "too short: about 20 steps of the smallest size, toy, in 0.02 minutes" in caplog.text
-    assert "needs 200, so 0.18 minutes more" in caplog.text
+        assert estimate_steps(0.02, 0.06, "full speed", fewest=200) == (
+            60,
+            "0.02 minutes at full speed, as an estimate: the time decides",
+        )
+    assert "too short: about 20 steps in 0.02 minutes; a useful model needs 200, 0.2 minutes" in caplog.text
+    assert "goes on to 200 steps, for at most 0.06 minutes" in caplog.text
 
 
 @pytest.mark.parametrize("curve", [TEXT, SERIES, PAIRS], ids=["text", "series", "pairs"])

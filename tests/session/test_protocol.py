@@ -388,8 +388,8 @@ def timed(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> Kind:
     """Trainings that last half a minute, on a clock that moves on by a second whenever it is read."""
     seconds = itertools.count()
 
-    def budget(*given: Any, spent: float, **rest: Any) -> TimeBudget:
-        return TimeBudget(*given, spent=1.0, clock=lambda: next(seconds), **rest)  # on a busy machine too
+    def budget(*given: Any, **rest: Any) -> TimeBudget:
+        return TimeBudget(*given, clock=lambda: next(seconds), **rest)  # on a busy machine too
 
     monkeypatch.setattr("foretell.session.protocol.TimeBudget", budget)
     monkeypatch.setattr(kind.training, "probe_seconds", 0.01)

@@ -226,9 +226,9 @@ def test_a_reporter_that_cannot_write_goes_quiet_and_training_goes_on(
 
 
 def test_a_session_imports_nothing_about_text() -> None:
-    packages = "allocator config device distributed errors files finding installation loading model planning runs"
+    packages = "config distributed errors finding loading model planning runs"
     hashes = {"foretell.data.data_use", "foretell.evaluation.material"}  # of any data
-    packages += " session training typesetting weight_shapes"
+    packages += " session storage system training typesetting"
     imported = set()
     files = set(Path(foretell.session.__file__).parent.glob("*.py"))
     start = {path for path in files if path.name == "start.py"}  # a trained model has a tokenizer

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from foretell.config.training import TrainingConfig
-from foretell.training.pace import LAST_SECONDS, MOST_CLOSING, FixedSteps, Mark, TimeBudget, learning_rate_at
+from foretell.training.pace import MOST_CLOSING, OVERTIME, FixedSteps, Mark, TimeBudget, learning_rate_at
 
 SECONDS = 600.0
 CONFIG = TrainingConfig(
@@ -17,27 +17,22 @@ CONFIG = TrainingConfig(
 
 
 class Machine:
-    """A training on a clock: a step takes `seconds_per_step(now)`, an evaluation `evaluation` seconds.
+    """A training on a clock: a step takes `seconds_per_step(now)`, an evaluation `evaluation` seconds."""
 
-    share: of the time that the training's thread gets from the processor.
-    """
-
-    def __init__(self, seconds_per_step: Callable[[float], float], evaluation: float = 0.0, reading: float = 0.0):
-        self.seconds_per_step, self.evaluation, self.now = seconds_per_step, evaluation, reading
-        self.share = 1.0
+    def __init__(self, seconds_per_step: Callable[[float], float], evaluation: float = 0.0):
+        self.seconds_per_step, self.evaluation, self.now = seconds_per_step, evaluation, 0.0
         self.marks: dict[int, Mark] = {}
         self.rates: list[float] = []
 
-    def budget(self, spent: float = 0.0, most_steps: int | None = None) -> TimeBudget:
+    def budget(self, most_steps: int | None = None, fewest_steps: int = 0) -> TimeBudget:
         return TimeBudget(
             CONFIG,
             SECONDS,
-            spent=spent,
             marks=self.marks,
             record=self.marks.__setitem__,
+            fewest_steps=fewest_steps,
             most_steps=most_steps,
             clock=lambda: self.now,
-            thread_clock=lambda: self.now * self.share,
         )
 
     def train(self, pace: TimeBudget, step: int = 0, until: int | None = None, every: int = 50) -> int:
@@ -65,11 +60,13 @@ SPEEDS: dict[str, Callable[[float], float]] = {
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-@pytest.mark.parametrize(("evaluation", "reading"), [(0.0, 0.0), (8.0, 20.0)])
-def test_a_training_ends_with_its_time_and_its_schedule(speed, evaluation, reading):
-    machine = Machine(SPEEDS[speed], evaluation, reading)
-    machine.train(machine.budget(spent=reading))
-    assert machine.now == pytest.approx(SECONDS, rel=0.03)
+@pytest.mark.parametrize("evaluation", [0.0, 8.0])
+def test_a_training_ends_with_its_time_and_its_schedule(speed, evaluation):
+    machine = Machine(SPEEDS[speed], evaluation)
+    pace = machine.budget()
+    machine.now += 20  # between the start of the run and its first step
+    machine.train(pace)
+    assert machine.now == pytest.approx(20 + SECONDS, rel=0.03)
     assert max(machine.rates) == pytest.approx(CONFIG.learning_rate, rel=0.15)
     assert machine.rates[-1] < 0.03 * CONFIG.learning_rate
     assert machine.rates.index(max(machine.rates)) <= len(machine.rates) * 0.3  # the warm-up, in steps of any length
@@ -80,24 +77,33 @@ def test_an_evaluation_that_was_disturbed_does_not_end_the_training():
     pace = machine.budget()
     pace.share(0)
     machine.now += 60
-    assert pace.share(1, closing=SECONDS) == pytest.approx(60 / (SECONDS * (1 - MOST_CLOSING) - LAST_SECONDS))
+    assert pace.share(1, closing=SECONDS) == pytest.approx(60 / (SECONDS * (1 - MOST_CLOSING)))
 
 
 def test_the_rate_is_that_of_a_fixed_number_of_steps_where_all_take_the_same_time():
     machine = Machine(SPEEDS["as estimated"])
     steps = machine.train(machine.budget())
-    assert steps == CONFIG.steps - LAST_SECONDS
+    assert steps == CONFIG.steps
     fixed = CONFIG.model_copy(
         update={"steps": steps, "warmup_steps": round(CONFIG.warmup_steps * steps / CONFIG.steps)}
     )
     assert machine.rates == pytest.approx([learning_rate_at(step, fixed) for step in range(steps)], rel=0.01, abs=1e-6)
 
 
-@pytest.mark.parametrize(("share", "slowdown"), [(0.25, 2.5), (0.01, 3)])
-def test_a_busy_machine_has_more_time_for_the_end(share, slowdown):
-    machine = Machine(SPEEDS["as estimated"])
-    machine.share = share
-    assert machine.train(machine.budget()) == CONFIG.steps - slowdown * LAST_SECONDS
+@pytest.mark.parametrize(
+    ("seconds_per_step", "steps", "seconds"),
+    [(1.0, 600, SECONDS), (4.0, 200, 800.0), (9.0, 200, OVERTIME * SECONDS), (60.0, 30, OVERTIME * SECONDS)],
+)
+def test_a_slow_training_goes_on_to_its_fewest_steps_or_to_three_times_its_time(seconds_per_step, steps, seconds):
+    machine = Machine(lambda now: seconds_per_step)
+    assert machine.train(machine.budget(fewest_steps=200)) == pytest.approx(steps, abs=1)
+    assert machine.now == pytest.approx(seconds, rel=0.02)
+    assert machine.rates[-1] < 0.05 * CONFIG.learning_rate
+
+
+def test_the_most_steps_of_the_data_limit_the_fewest():
+    machine = Machine(lambda now: 20.0)
+    assert machine.train(machine.budget(fewest_steps=200, most_steps=40)) == 40
 
 
 def test_recorded_steps_are_taken_again_with_their_rates_and_the_clock_goes_on_after_them():
@@ -107,7 +113,7 @@ def test_recorded_steps_are_taken_again_with_their_rates_and_the_clock_goes_on_a
     machine.now += 5_000  # until somebody resumes it, from the checkpoint of step 150
     machine.rates.clear()
     machine.seconds_per_step = lambda now: 2.0
-    machine.train(machine.budget(spent=7.0), step=150)
+    machine.train(machine.budget(), step=150)
     assert stopped_after == 200
     assert machine.rates[:50] == before[150:]
     assert {step: machine.marks[step] for step in marks} == marks
@@ -120,11 +126,6 @@ def test_a_finished_training_takes_no_further_step():
     machine = Machine(SPEEDS["as estimated"])
     steps = machine.train(machine.budget())
     assert machine.train(machine.budget(), step=steps) == steps
-
-
-def test_reading_that_takes_the_whole_time_leaves_some_for_steps():
-    machine = Machine(SPEEDS["as estimated"], reading=SECONDS)
-    assert machine.train(machine.budget(spent=SECONDS)) == 60
 
 
 def test_the_number_of_steps_is_estimated_from_the_share():

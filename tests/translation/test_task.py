@@ -17,7 +17,7 @@ from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.model.quantized_linear import quantized_layers
 from foretell.planning.estimate import device_memory
 from foretell.runs.summary import settings_of, summarize
-from foretell.session.budget import FEWEST_STEPS
+from foretell.session.budget import FEWEST_STEPS, in_minutes
 from foretell.session.declaration import Machine
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
@@ -111,12 +111,10 @@ def test_the_run_has_a_loss_a_bleu_and_samples(session):
 def test_the_time_for_the_closing_beam_search_follows_the_time_of_the_translations(session, monkeypatch):
     seconds = iter([0.0, 9.0, 10.0, 20.0, 20.0, 30.0])  # when an evaluation begins, translates and ends; twice
     monkeypatch.setattr("foretell.translation.task.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
-    evaluation, *_ = session.actions()
-    evaluation.seconds = 2.0
     session.task.evaluate(torch.float32)
-    assert evaluation.seconds * evaluation.closing() == pytest.approx(2 * (1 + BEAM_COST * 0.1))
+    assert session.task.closing_evaluations == pytest.approx(BEAM_COST * 0.1)
     session.task.evaluate(torch.float32)
-    assert evaluation.seconds * evaluation.closing() == pytest.approx(2 * (1 + BEAM_COST))
+    assert session.task.closing_evaluations == pytest.approx(BEAM_COST)
 
 
 def test_runs_can_be_listed_and_compared(session):
@@ -157,7 +155,7 @@ def test_the_length_penalty_is_chosen_on_held_out_pairs_and_kept_in_an_intact_ch
 def test_two_vocabularies_are_saved_in_two_files(tmp_path):
     overrides = OVERRIDES | {"training": {"steps": 1}}
     run = run_training(
-        TranslationTraining(request(tmp_path / "run", overrides=overrides, is_shared=False)), Reporter()
+        TranslationTraining(request(tmp_path / "run", overrides=overrides, separate_vocabularies=True)), Reporter()
     ).run
     translator = load_translator(run.directory, "cpu")
     assert (run.best().directory / "source_tokenizer.json").is_file()
@@ -237,17 +235,18 @@ def test_wrong_settings_are_refused(tmp_path, overrides, message):
         request(tmp_path, overrides=overrides)
 
 
-@pytest.mark.parametrize(("minutes", "seconds", "steps"), [(2.0, 0.5, 120), (None, 0.001, None)])
+@pytest.mark.parametrize(
+    ("minutes", "seconds", "steps"), [(2.0, 0.6, 200), (0.5, 0.25, 200), (0.5, 0.6, 150), (None, 0.001, None)]
+)
 def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monkeypatch, minutes, seconds, steps):
     monkeypatch.setattr("foretell.session.declaration.seconds_per_step", lambda *_: seconds)
-    monkeypatch.setattr(TranslationTraining, "minutes_left", lambda self: 1.0 if minutes else self.default_minutes)
     training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
     machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
     choice = training.choose(session.task.text, machine)
     per_epoch = training.loader(session.task.text, choice.config).batches_per_epoch
     assert choice.config.training.steps == (steps or max(FEWEST_STEPS, 30 * per_epoch))
     assert choice.most_steps == max(FEWEST_STEPS, 30 * per_epoch)
-    assert ("1 of 2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
+    assert (f"{in_minutes(minutes)} at {seconds:.2f} s per step" if minutes else "memorise") in choice.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -279,12 +278,3 @@ def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):
     data = PairData([*PAIRS, Pair("a " * 20, "un " * 20)], [])
     run_training(TranslationTraining(request(tmp_path / "run", overrides=overrides, pairs=data)), Reporter())
     assert any("left out    1 pair with more than 8 tokens" in message for message in caplog.messages)
-
-
-@pytest.mark.parametrize(
-    ("minutes", "spent", "left"), [(None, 60, 10), (0.5, 0, 0.47), (2.0, 1.51, 0.46), (2.0, 3, 0.2)]
-)
-def test_minutes_before_the_first_step_and_after_the_last_are_not_left_for_steps(tmp_path, minutes, spent, left):
-    training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
-    training.began -= 60 * spent
-    assert training.minutes_left() == left

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter, Token
 
 from foretell.cli.command_line import STANDARD_INPUT
-from foretell.cli.terminal import LoadOptions, StrictOptions, note
+from foretell.cli.terminal import note
+from foretell.config.options import DeviceOptions, help_of, option
 from foretell.errors import ConfigError, DataError, UsageError, counted, expanded
+from foretell.finetuning.kinds import ChatOptions
+from foretell.pretraining.options import TextFields
 from foretell.storage.files import TEXT_LIMIT
 
 if TYPE_CHECKING:
-    from foretell.config.training import DataConfig
-    from foretell.pretraining.tokens import Source
+    from cyclopts import App, ArgumentCollection
 
 
 def data_name(kind: Any, tokens: Sequence[Token]) -> str:
@@ -44,41 +46,18 @@ Data = Annotated[
         converter=data_name,
     ),
 ]
-TextField = Annotated[str | None, Parameter(help="The field or column with the text.")]
-ChoiceColumn = Annotated[list[str] | None, Parameter(help="A column with an answer; may be repeated.")]
-ColumnNames = Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")]
-Encoding = Annotated[
-    Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
-]
-DecimalMark = Annotated[
-    Literal[".", ","] | None,
-    Parameter(help="The decimal mark in labels that are numbers: . or a comma.", show_choices=False),
-]
-Truncate = Annotated[
-    Literal["head", "tail", "middle"] | None,
-    Parameter(help="Leave out the head, tail or middle of what does not fit (default: refuse).", show_choices=False),
-]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda", "mps"],
-    Parameter(help="Where to compute: auto, cpu, cuda or mps.", show_choices=False),
-]
-Dtype = Annotated[
-    Literal["auto", "float32", "bfloat16"], Parameter(help="Precision: auto, float32 or bfloat16.", show_choices=False)
-]
-Quantize = Annotated[
-    Literal["int8", "int4"] | None,
-    Parameter(help="Round the weights to int8 or int4 when they are loaded.", show_choices=False),
-]
-Strict = Annotated[bool, Parameter(help="Bit-identical results for any batch, with or without a cache; slower.")]
 AllowSpecial = Annotated[bool, Parameter(help="Read names like <|endoftext|> as special tokens.")]
 StartToken = Annotated[str | None, Parameter(help="Read the text after this special token, such as '<|endoftext|>'.")]
-Special = Annotated[
-    list[str] | None,
-    Parameter(consume_multiple=False, help="A name in the data that is a special token; may be repeated."),
-]
 Json = Annotated[bool, Parameter(help="Print JSON.")]
 Verify = Annotated[bool, Parameter(help="Compare the weights with their SHA-256.")]
 Overwrite = Annotated[bool, Parameter(help="Replace an existing file of any kind.")]
+
+
+def read_whole_numbers(app: App, commands: Sequence[str], arguments: ArgumentCollection) -> None:
+    """Let integers be read by `whole_number`."""
+    for argument in arguments:
+        if argument.hint in (int, int | None):
+            argument.parameter = Parameter.combine(argument.parameter, Parameter(converter=whole_number))
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
@@ -119,11 +98,6 @@ def at_least_one(kind: Any, value: int | None, least: int = 1) -> None:
 at_least_zero = partial(at_least_one, least=0)
 
 
-def whole(help: str, **options: Any) -> Parameter:
-    """The parameter of an option that is an integer."""
-    return Parameter(help=help, converter=whole_number, **options)
-
-
 def usable_template(kind: Any, value: str | None) -> None:
     """A validator for chat templates."""
     from foretell.text.chat_template import find_template
@@ -134,12 +108,10 @@ def usable_template(kind: Any, value: str | None) -> None:
 
 Template = Annotated[
     str | None,
-    Parameter(
-        help="plain, chatml, alpaca, llama3 or a Jinja file (default: the model's own).", validator=usable_template
-    ),
+    Parameter(help=help_of(ChatOptions, "template"), validator=usable_template),
 ]
 Limit = Annotated[
-    int | None, whole("Evaluate only the first N texts, questions, rows or pairs.", validator=at_least_one)
+    int | None, Parameter(help="Evaluate only the first N texts, questions, rows or pairs.", validator=at_least_one)
 ]
 
 
@@ -227,11 +199,9 @@ def lines_of(text: str, nothing: str) -> dict[int, str]:
     return lines
 
 
-def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:
-    """The documents of DATA arguments; the reader's notes go to stderr."""
-    from foretell.pretraining.sources import make_source
-
-    return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
+def paths_of(data: Sequence[str]) -> list[str]:
+    """DATA arguments as paths; - is standard input."""
+    return ["-" if path == STANDARD_INPUT else path for path in data]
 
 
 def names_of_data(data: Sequence[str]) -> list[str]:
@@ -252,15 +222,11 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
             section = section.setdefault(parent, {})
             if not isinstance(section, dict):
                 raise UsageError(f"--{path} and --{path.rpartition('.')[0]} contradict each other")
-        set_once(section, key, parse_value(text), path)
+        value = parse_value(text)
+        first = section.setdefault(key, value)
+        if first is not value and first != value:  # NaN is not equal to itself
+            raise UsageError(f"{path} has two values, {first} and {value}; give one of them")
     return sections
-
-
-def set_once(section: dict[str, Any], key: str, value: Any, path: str) -> None:
-    """Set a value; a different value for the same key is a `UsageError`."""
-    first = section.setdefault(key, value)
-    if first is not value and first != value:  # NaN is not equal to itself
-        raise UsageError(f"{path} has two values, {first} and {value}; give one of them")
 
 
 def parse_value(text: str) -> Any:
@@ -273,45 +239,39 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def names_of(columns: str | None) -> tuple[str, ...]:
+def names_of(columns: Sequence[str]) -> tuple[str, ...]:
     """The names in `text,label`."""
-    return tuple(name.strip() for name in columns.split(",")) if columns else ()
+    return tuple(name.strip() for names in columns for name in names.split(","))
 
 
-@dataclass(frozen=True)
-class TextFields:
-    """The texts of records."""
-
-    text_field: TextField = None
-    rows: Annotated[bool, Parameter(help="Each line or record is a separate row, never joined with others.")] = False
-    prompt_field: Annotated[str | None, Parameter(help="Column with the prompts, of rows in two parts.")] = None
-    answer_field: Annotated[str | None, Parameter(help="Column with the answers.")] = None
-
-
-@dataclass(frozen=True)
-class LoadingOptions:
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions(DeviceOptions):
     """Device and precision of any model."""
 
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    quantize: Quantize = None
+    quantize: Literal["int8", "int4"] | None = option("Round the weights to int8 or int4 when they are loaded.")
     verify: Verify = False
 
-    def keywords(self) -> LoadOptions:
-        return {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "verify": self.verify}
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelOptions(LoadingOptions):
     """Device, precision and exactness of a language model."""
 
-    strict: Strict = False
-
-    def keywords(self) -> StrictOptions:
-        return {**super().keywords(), "strict": self.strict}
+    strict: bool = option("Bit-identical results for any batch, with or without a cache; slower.", default=False)
 
 
-Fields = Annotated[TextFields, Parameter(name="*")]
+def option_name(field: str) -> str:
+    """The name on the command line of the option in a field."""
+    return field.removeprefix("is_").strip("_").replace("_", "-")
+
+
+def one_column(field: str) -> str:
+    """`option_name` where --column may be repeated."""
+    return "column" if field == "columns" else option_name(field)
+
+
+FLAT = Parameter(name="*", name_transform=option_name)
+ONE_COLUMN = Parameter(name="*", name_transform=one_column)
+Fields = Annotated[TextFields, FLAT]
 ALL_TEXTS = TextFields()
 Loading = Annotated[LoadingOptions, Parameter(name="*")]
 LOADING_DEFAULTS = LoadingOptions()

@@ -51,7 +51,7 @@ def chat(
     *,
     system: Annotated[str | None, Parameter(help="A system message: instructions before the conversation.")] = None,
     template: arguments.Template = None,
-    max_tokens: Annotated[int | None, arguments.whole("Tokens per answer (default: what fits the context).")] = None,
+    max_tokens: Annotated[int | None, Parameter(help="Tokens per answer (default: what fits the context).")] = None,
     sampling: Sampling = SAMPLING_DEFAULTS,
     json: arguments.Json = False,
     options: arguments.Options = arguments.MODEL_DEFAULTS,
@@ -63,7 +63,7 @@ def chat(
     Piped, each line of standard input is a message, and each answer a line, with its line feeds as \\n.
     """
     sampling.check()
-    loaded = open_model(model, **options.keywords())
+    loaded = open_model(model, **vars(options))
     from foretell.inference.chat import Chat
     from foretell.saved_model.config_file import command_of
 
@@ -91,7 +91,7 @@ def evaluate_chat(
     /,
     *files: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
     base: Annotated[str | None, Parameter(help="A model to compare with, such as the one before tuning.")] = None,
-    questions: Annotated[int, arguments.whole("Number of answers to show, from the first conversations.")] = 5,
+    questions: Annotated[int, Parameter(help="Number of answers to show, from the first conversations.")] = 5,
     limit: arguments.Limit = None,
     html: Annotated[arguments.Output, Parameter(help="Write the result as a page.")] = None,
     overwrite: arguments.Overwrite = False,
@@ -105,7 +105,7 @@ def evaluate_chat(
         raise UsageError("--questions must be at least 0")
     if html is not None:
         check_target(html, overwrite=overwrite)
-    models = [open_model(each, **options.keywords()) for each in [model, *([] if base is None else [base])]]
+    models = [open_model(each, **vars(options)) for each in [model, *([] if base is None else [base])]]
     from foretell.finetuning.chat_evaluation import evaluate_chats
 
     result = evaluate_chats(models, files, questions=questions, limit=limit)

@@ -37,12 +37,12 @@ BY_MODEL: dict[str, dict[str, str]] = {
         **dict.fromkeys(TRANSLATION, "foretell.cli.translate:evaluate_translation"),
     },
     "explain": {
-        "series_codec": "foretell.cli.explain:explain_forecast",
-        **dict.fromkeys(TRANSLATION, "foretell.cli.explain:explain_translation"),
+        "series_codec": "foretell.cli.forecast:explain_forecast",
+        **dict.fromkeys(TRANSLATION, "foretell.cli.translate:explain_translation"),
     },
     "trace": {
-        "series_codec": "foretell.cli.trace:trace_forecast",
-        **dict.fromkeys(TRANSLATION, "foretell.cli.trace:trace_translation"),
+        "series_codec": "foretell.cli.forecast:trace_forecast",
+        **dict.fromkeys(TRANSLATION, "foretell.cli.translate:trace_translation"),
     },
 }
 

@@ -28,7 +28,7 @@ TARGETS = {  # option: the values of --to with which it has an effect; None: wit
 
 
 def of_integers(help: str, **options: Any) -> Parameter:
-    return Parameter(help=help, group=INTEGERS, show_choices=False, **options)
+    return Parameter(help=help, group=INTEGERS, **options)
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,9 @@ class IntegerOptions:
 
     group: Annotated[
         int | None,
-        arguments.whole(
-            "Inputs that share a scale (default: 64 in int8, 32 in int4, or less to divide the widths).", group=INTEGERS
+        Parameter(
+            help="Inputs that share a scale (default: 64 in int8, 32 in int4, or less to divide the widths).",
+            group=INTEGERS,
         ),
     ] = None
     head: Annotated[
@@ -67,7 +68,6 @@ def convert(
         Parameter(
             help="int8 or int4 (weights as integers), huggingface, gguf, or peft (LoRA updates alone) "
             "(default: a saved model).",
-            show_choices=False,
         ),
     ] = None,
     adapter: Annotated[

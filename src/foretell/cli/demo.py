@@ -62,7 +62,13 @@ def demo(
     show_text(console)
     out = out or default_out(("demo",), resume=False)
     request = TextRequest(
-        source=embedded_corpus, names=[EMBEDDED_CORPUS], out=out, size="tiny", minutes=minutes, overrides=SETTINGS
+        source=embedded_corpus,
+        names=[EMBEDDED_CORPUS],
+        out=out,
+        size="tiny",
+        minutes=minutes,
+        fewest_steps=0,
+        overrides=SETTINGS,
     )
     with DemoReporter(console, gzip_bits_per_byte(), PROMPT) as reporter:
         session = run_training(TextTraining(request, continue_prompt), reporter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.forecast import ALL_SERIES, Context, Reading, SeriesFile, open_forecaster
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write_page
-from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
     from foretell.insight.readout import TaskReadout
     from foretell.language_model import LanguageModel
-    from foretell.translation.translator import Translator
 
 ASK = Group("What to show instead of the layers", sort_key=1)
 MORE = Group("Details", sort_key=2)
@@ -30,11 +27,7 @@ def asking(help: str) -> Parameter:
 
 
 def detail(help: str, **options: Any) -> Parameter:
-    return Parameter(help=help, group=MORE, show_choices=False, **options)
-
-
-def number(help: str, **options: Any) -> Parameter:
-    return detail(help, converter=arguments.whole_number, **options)
+    return Parameter(help=help, group=MORE, **options)
 
 
 @dataclass(frozen=True)
@@ -45,29 +38,30 @@ class Questions:
         str | None,
         asking("One number: a trace name and an index without the batch dimension, or loss[2]; grad: before it."),
     ] = None
-    html: Annotated[arguments.Output, asking("Write an HTML page: one file, no network.")] = None
+    html: Annotated[
+        arguments.Output, asking("Write an HTML page of the pass, or of any answer: one file, no network.")
+    ] = None
     overwrite: Annotated[bool, detail("With --html: replace an existing file of any kind.")] = False
     lens: Annotated[bool, asking("The next token as read after each block.")] = False
     contributions: Annotated[bool, asking("What each head and feed-forward layer added to a token's logit.")] = False
-    heads: Annotated[bool, asking("Which tokens each head attends to.")] = False
+    heads: Annotated[bool, asking("The heads that do something special: previous token, induction, ...")] = False
     ablate: Annotated[
         str | None, asking("The prediction without a part: a name or glob; [0] or [*] after it selects heads.")
     ] = None
     of: Annotated[
         str | None, detail("With --value 'grad:...': the number whose gradient it is (default: loss.mean).")
     ] = None
-    step: Annotated[int | None, number("Of a RUN, with --value 'update:PATH[i,j]' and no text: which update.")] = None
     token: Annotated[
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
     ] = None
     at: Annotated[
-        int | None, number("Ask after this token, counted from 0 (default: the last).", allow_leading_hyphen=True)
+        int | None, detail("Ask after this token, counted from 0 (default: the last).", allow_leading_hyphen=True)
     ] = None
-    layer: Annotated[int | None, number("With --heads: the pattern of each head of this layer.")] = None
+    layer: Annotated[int | None, detail("With --heads: the pattern of each head of this layer.")] = None
 
     def given(self) -> dict[str, Any]:
         """The given options, by their names on the command line."""
-        values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
+        values = {field.name.rstrip("_").replace("_", "-"): getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None and value is not False}
 
     def chosen(self) -> tuple[Question, dict[str, Any]]:
@@ -77,20 +71,23 @@ class Questions:
         page over another file.
         """
         given = self.given()
-        asked = [name for name in QUESTIONS if name in given and not (name == "html" and "prediction" in given)]
+        asked = [name for name in QUESTIONS if name in given and name != "html"]
         if len(asked) > 1:
             raise UsageError(f"{' and '.join(f'--{name}' for name in asked)} exclude each other; give one of them")
-        question = QUESTIONS[asked[0]] if asked else WALK
+        if self.html is not None:
+            from foretell.storage.files import check_target
+
+            check_target(self.html, overwrite=self.overwrite)
+            if asked:  # write the answer as a page
+                given = {name: value for name, value in given.items() if name not in ("html", "overwrite")}
+        question = QUESTIONS[asked[0]] if asked else QUESTIONS["html"] if self.html else WALK
         details = {name: value for name, value in given.items() if not (name in asked and value is True)}
         for name in details:
             if name not in question.takes:
                 goes_with = ", ".join(f"--{other}" for other in QUESTIONS if name in QUESTIONS[other].takes)
                 raise UsageError(f"--{name} goes with {goes_with} and has no effect here; leave it out")
-        if self.html is not None:
-            from foretell.storage.files import check_target
-
-            check_target(self.html, overwrite=self.overwrite)
-        return question, {question.takes[name]: value for name, value in details.items()}
+        page = self.html if asked else None
+        return replace(question, page=page), {question.takes[name]: value for name, value in details.items()}
 
 
 @dataclass(frozen=True)
@@ -106,8 +103,12 @@ class TextQuestions(Questions):
     with_: Annotated[
         Literal["zero", "mean"] | None,
         Parameter(name="--with"),
-        detail("With --ablate: replace the part by zero (default) or by its mean over positions."),
+        detail("With --ablate: what replaces the part, zero (default) or its mean. With --lens: the later layers."),
     ] = None
+    patch_from: Annotated[
+        str | None, asking("The prediction with the stream of this second text, by layer and token.")
+    ] = None
+    step: Annotated[int | None, detail("Of a RUN, with --value 'update:PATH[i,j]' and no text: which update.")] = None
     label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
     pieces: Annotated[bool, detail("With --prediction: tokens instead of words.")] = False
 
@@ -117,16 +118,19 @@ class Question:
     """A question that `explain` can answer.
 
     answer: a function that takes a model and a text. takes: the options, with the function's keyword for each. fault:
-    returns the error message if the command must fail, else None.
+    returns the error message if the command must fail, else None. page: a file for the answer as an HTML page.
     """
 
     answer: Callable[..., Any]
     takes: Mapping[str, str] = field(default_factory=dict)
     fault: Callable[[Any], str | None] = lambda answer: None
+    page: Path | None = None
 
     def show(self, loaded: LanguageModel, text: str, details: Mapping[str, Any], json: bool) -> None:
         """Print the answer; raises a `ForetellError` if the command must fail."""
         answer = self.answer(loaded, text, **details)
+        if self.page is not None:
+            write_page(self.page, f"{loaded.name}: {answer.subject}", answer)
         print_json(answer.to_json()) if json else results().print(str(answer))
         if fault := self.fault(answer):
             raise ForetellError(fault)
@@ -139,30 +143,23 @@ def value_fault(answer: Any) -> str | None:
     return f"{answer.address} does not follow from its operands: they give {answer.recomputed:.9g}"
 
 
-def attribute_prediction(
-    loaded: LanguageModel,
-    text: str,
-    html: Path | None = None,
-    overwrite: bool = False,
-    **details: Any,
-) -> Any:
-    """The contributions to the label of a tuned model; with `html`, also written as a page, checked before."""
+def attribute_prediction(loaded: LanguageModel, text: str, **details: Any) -> Any:
+    """The contributions to the label of a tuned model."""
     from foretell.finetuning.label_attribution import attribute_label
     from foretell.finetuning.predict import TaskInputModel
 
     assert isinstance(loaded, TaskInputModel)
-    answer = attribute_label(loaded, [text, *loaded.others], **details)
-    if html is not None:
-        write_page(html, f"{loaded.name}: a prediction", answer)
-    return answer
+    return attribute_label(loaded, [text, *loaded.others], **details)
 
 
-def ablate(loaded: LanguageModel, text: str, **details: Any) -> Any:
-    """The effects of removing parts, with progress: a glob can select thousands of heads."""
-    from foretell.insight.attribution.ablation import ablate
+def with_progress(path: str, what: str) -> Callable[..., Any]:
+    """A function that is imported when it is called, and reports its progress in these units."""
 
-    with ProgressLine("parts") as progress:
-        return ablate(loaded, text, progress=progress, **details)
+    def call(*values: Any, **keywords: Any) -> Any:
+        with ProgressLine(what) as progress:
+            return imported(path)(*values, progress=progress, **keywords)
+
+    return call
 
 
 def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = False) -> Any:
@@ -209,16 +206,23 @@ QUESTIONS: dict[str, Question] = {
     ),
     "prediction": Question(
         attribute_prediction,
-        {name: name for name in ("label", "against", "html", "overwrite", "pieces")},
+        {name: name for name in ("label", "against", "pieces")},
     ),
     "html": Question(write_html, {"html": "path", "overwrite": "overwrite"}),
-    "lens": Question(imported("attribution.logit_lens:logit_lens"), {"at": "at"}),
+    "lens": Question(imported("attribution.logit_lens:logit_lens"), {"at": "at", "with": "fill"}),
     "contributions": Question(
         imported("attribution.direct_logit_attribution:direct_logit_attribution"),
         {"token": "token", "against": "against", "at": "at"},
     ),
     "heads": Question(imported("attribution.head_patterns:attention_patterns"), {"layer": "layer"}),
-    "ablate": Question(ablate, {"ablate": "address", "with": "fill", "token": "token", "at": "at"}),
+    "ablate": Question(
+        with_progress("attribution.ablation:ablate", "parts"),
+        {"ablate": "address", "with": "fill", "token": "token", "at": "at"},
+    ),
+    "patch-from": Question(
+        with_progress("attribution.patch_map:patch_map", "layers"),
+        {"patch-from": "second", "token": "token", "at": "at"},
+    ),
 }
 WALK = Question(imported("explain.walk:walk"))
 
@@ -250,7 +254,7 @@ def explain(
         show_update(model, text, questions.value or "", questions.step, json)
         return
     text = arguments.read_text(text, file)
-    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **vars(options))
     if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
         from foretell.finetuning.predict import as_task_input
 
@@ -278,70 +282,3 @@ def show_update(model: str, text: str | None, address: str, step: int, json: boo
     report(answer, json)
     if fault := value_fault(answer):
         raise ForetellError(fault)
-
-
-SourceText = Annotated[str | None, Parameter(help="The sentence to translate.")]
-Target = Annotated[str | None, Parameter(help="The translation to look at (default: the model's own).")]
-
-
-def explain_translation(
-    model: arguments.Model,
-    text: SourceText = None,
-    /,
-    *,
-    target: Target = None,
-    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
-    json: arguments.Json = False,
-    options: arguments.Loading = arguments.LOADING_DEFAULTS,
-) -> None:
-    """A pass over a sentence and its translation, layer by layer; and any number in it.
-
-    Numbers are named as in `foretell trace MODEL --list`: the encoder's begin with encoder, and names of
-    encoder-decoder attention contain cross_attention.
-    """
-    question, details = questions.chosen()
-    translator = open_translator(model, **options.keywords())
-    question.show(*given_source(translator, text, target), details, json)
-
-
-def given_source(translator: Translator, text: str | None, target: str | None) -> tuple[LanguageModel, str]:
-    """The model of the target language given the source, and the translation to look at."""
-    from foretell.translation.translate import translate
-
-    if text is None or not text.strip():
-        raise UsageError("give the sentence to translate")
-    if target is None:
-        target = translate(translator, [text])[0].translation
-        note(f"translation {target}")
-    return translator.given(text), target
-
-
-def explain_forecast(
-    model: arguments.Model,
-    data: SeriesFile,
-    /,
-    *,
-    spans: Annotated[int | None, arguments.whole("The largest number of spans, of equal length (default: 12).")] = None,
-    context: Context = None,
-    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
-    json: arguments.Json = False,
-    reading: Reading = ALL_SERIES,
-    options: arguments.Loading = arguments.LOADING_DEFAULTS,
-) -> None:
-    """The effects of spans of past values on the forecast of the next value.
-
-    The forecast is the expected value of the next one. An effect is its change when the mean of the context
-    replaces the values of a span. The other questions are about the pass over the context, in which a token is the
-    number of a bin.
-    """
-    question, details = questions.chosen()
-    if spans is not None and questions.given():
-        raise UsageError(f"--spans has no effect on --{next(iter(questions.given()))}; leave one out")
-    forecaster = open_forecaster(model, **options.keywords())
-    chosen = reading.first(data, forecaster)
-    from foretell.forecasting.span_effects import SPANS, as_tokens, span_effects
-
-    if not questions.given():
-        report(span_effects(forecaster, chosen, SPANS if spans is None else spans, context=context), json)
-    else:
-        question.show(*as_tokens(forecaster, chosen, context), details, json)

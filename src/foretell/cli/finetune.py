@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -14,7 +15,8 @@ from foretell.cli.train import run_prompt, show_row
 from foretell.cli.training_verbs import DEFAULTS, Options, show_end, show_run, train_and_report
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError, expanded, shell_words
-from foretell.finetuning.kinds import KINDS, HeadFields
+from foretell.finetuning.kinds import KINDS, ChatOptions, HeadOptions
+from foretell.pretraining.options import DomainOptions
 
 if TYPE_CHECKING:
     from foretell.finetuning.chat_task import ChatTask
@@ -23,27 +25,6 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Start = Annotated[str | None, Parameter(help="The MODEL to start from.")]
-Epochs = Annotated[
-    float | None, Parameter(help="Passes over the data (default: 3, or 6 from scratch; more for few examples).")
-]
-SHARED = {  # with predict and evaluate
-    "choice_column": arguments.ChoiceColumn,
-    "columns": arguments.ColumnNames,
-    "encoding": arguments.Encoding,
-    "decimal": arguments.DecimalMark,
-    "truncate": arguments.Truncate,
-}
-
-
-if TYPE_CHECKING:
-    HeadOptions = dict[str, Any]
-else:
-    described = {  # fields with their help, from the annotations
-        name: Annotated[hint.__origin__, Parameter(help=hint.__metadata__[0], show_choices=False)]
-        for name, hint in get_type_hints(HeadFields, include_extras=True).items()
-        if name not in SHARED
-    }
-    HeadOptions = TypedDict("HeadOptions", described | SHARED, total=False)
 
 
 def finetune(
@@ -54,12 +35,8 @@ def finetune(
     ] = None,
     /,
     *,
-    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text (default: classify).")] = None,
     dev: Annotated[Path | None, Parameter(help="Held-out examples (default: cut from DATA).")] = None,
-    head: Annotated[HeadOptions, Parameter(name="*")] = HeadOptions(),
-    from_scratch: Annotated[
-        bool, Parameter(help="Make a new model of the data's words; the default without MODEL: finetune DATA.")
-    ] = False,
+    chosen: Annotated[HeadOptions, arguments.FLAT] = HeadOptions(),
     lora: Annotated[bool, Parameter(help="Train only low-rank updates (--lora.rank 8) and the new layer.")] = False,
     options: Options = DEFAULTS,
     json: arguments.Json = False,
@@ -75,38 +52,30 @@ def finetune(
     With --lora (Hu et al. 2021) the model's own weights do not change; --lora.rank, --lora.alpha, --lora.dropout and
     --lora.targets (globs of module paths) change the updates.
     """
-    if data is None and model is not None and (from_scratch or Path(expanded(model)).is_file()):
-        model, data, from_scratch = None, Path(expanded(model)), True
-    if ((model is None and not from_scratch) or data is None) and not options.is_resumed:
+    if data is None and model is not None and (chosen.is_from_scratch or Path(expanded(model)).is_file()):
+        model, data, chosen = None, Path(expanded(model)), replace(chosen, is_from_scratch=True)
+    if ((model is None and not chosen.is_from_scratch) or data is None) and not options.is_resumed:
         raise UsageError("give DATA, or MODEL and DATA: foretell finetune MODEL DATA --task classify")
     from foretell.config.section import check_known
 
-    check_known(task or "classify", (*KINDS, *BY_TASK["finetune"]), "task")
-    if dev is not None and "dev_fraction" in head:
+    task = chosen.task or "classify"
+    check_known(task, (*KINDS, *BY_TASK["finetune"]), "task")
+    if dev is not None and chosen.dev_fraction is not None:
         raise UsageError("--dev-fraction is cut from DATA, and --dev has the held-out examples; give one of them")
-    if head.get("decimal") is not None and task not in ("regress", "similarity"):
+    if chosen.decimal is not None and task not in ("regress", "similarity"):
         raise UsageError("--decimal is for labels that are numbers, with --task regress or similarity")
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
-    from foretell.finetuning.request import make_request
+    from foretell.finetuning.request import FinetuneRequest
     from foretell.session.protocol import load_start
 
-    sections = options.sections({})
-    for name in sections:
-        if name not in ("training", "lora"):
+    given = options.request(out, replace(chosen, columns=arguments.names_of(chosen.columns)))
+    for name in given["overrides"]:
+        if name not in chosen.sections:
             raise UsageError(f"--{name}... is not a section of finetune; its sections are training and lora")
-    fields: HeadOptions = {**head, "columns": arguments.names_of(head.get("columns"))}
-    request = make_request(
-        data,
-        task=task,
-        dev=dev,
-        start=load_start(model) if model else None,
-        is_from_scratch=from_scratch,
-        training=sections.get("training", {}),
-        lora=sections.get("lora", {} if lora else None),
-        **options.shared(out),
-        **fields,
-    )
+    if lora:
+        given["overrides"].setdefault("lora", {})
+    request = FinetuneRequest(data=data, dev=dev, start=load_start(model) if model else None, **given)
     train_and_report(FinetuneTraining(request), options, lambda session: finish(session, json))
 
 
@@ -115,7 +84,7 @@ def finish(session: Session[FinetuneTask], json: bool) -> None:
     from foretell.finetuning.report import FinetuneReport
     from foretell.runs.run import REPORT, REPORT_PICTURE
 
-    files, texts = "checkpoints/, metrics.jsonl", session.task.head.task.arguments
+    files, texts = "checkpoints/, metrics.jsonl", session.task.head.task.reader.form.arguments
     if (session.run.directory / REPORT).exists():  # a run without held-out examples has none
         report(FinetuneReport.of(session.run), json)
         files += f", {REPORT}"
@@ -127,16 +96,7 @@ def finetune_chat(
     model: Start = None,
     /,
     *data: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
-    dev: Annotated[Path | None, Parameter(help="A file to hold out (default: a tenth of the data).")] = None,
-    template: arguments.Template = None,
-    truncate: Annotated[
-        Literal["drop", "tail"] | None,
-        Parameter(help="Conversations longer than the context: drop them or cut the end (default: error)."),
-    ] = None,
-    spell_tokens: Annotated[
-        bool, Parameter(help="Write the template's special tokens as text (default: add them to the vocabulary).")
-    ] = False,
-    epochs: Epochs = None,
+    chosen: Annotated[ChatOptions, arguments.FLAT] = ChatOptions(),
     lora: Annotated[bool, Parameter(help="Train only low-rank updates (--lora.rank 8).")] = False,
     options: Options = DEFAULTS,
     show_batch: Annotated[
@@ -157,20 +117,11 @@ def finetune_chat(
     from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
     from foretell.session.protocol import load_start
 
-    overrides = options.sections({})
+    arguments.usable_template(str, chosen.template)
+    given = options.request(out, chosen)
     if lora:
-        overrides.setdefault("lora", {})
-    request = ChatRequest(
-        start=load_start(model) if model is not None else None,
-        data=list(data),
-        dev=dev,
-        template=template,
-        truncate=truncate,
-        spell_tokens=spell_tokens or None,
-        epochs=epochs,
-        overrides=overrides,
-        **options.shared(out),
-    )
+        given["overrides"].setdefault("lora", {})
+    request = ChatRequest(start=load_start(model) if model is not None else None, data=list(data), **given)
     before = show_next_batch if show_batch and not is_follower() else lambda session: None
     train_and_report(ChatTraining(request), options, finish_chat, before)
 
@@ -207,11 +158,7 @@ def finetune_text(
         str,
         Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or -.", converter=arguments.data_name),
     ],
-    old_domain: Annotated[
-        list[str] | None,
-        Parameter(help="A text of the model's old domain (default: the held-out text of the run MODEL)."),
-    ] = None,
-    text_field: arguments.TextField = None,
+    chosen: Annotated[DomainOptions, arguments.FLAT] = DomainOptions(),
     options: Options = DEFAULTS,
     json: arguments.Json = False,
 ) -> None:
@@ -223,23 +170,16 @@ def finetune_text(
     if (model is None or not data) and not options.is_resumed:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
     out = options.directory(data)
-    from foretell.config.section import make_section
-    from foretell.config.training import DataConfig
     from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.domain import DomainTraining
-    from foretell.pretraining.request import TextRequest
-    from foretell.pretraining.sources import find_old_domain
+    from foretell.pretraining.sources import find_old_domain, text_request
     from foretell.session.protocol import load_start
 
-    overrides = options.sections({"data.text_field": text_field})
-    request = TextRequest(
-        source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data")),
-        names=arguments.names_of_data(data) if data else [],
-        overrides=overrides,
-        start=None if model is None else load_start(model),
-        old_domain=None if model is None else find_old_domain(old_domain or [], model),
-        **options.shared(out),
-    )
+    given = options.request(out, chosen)
+    given["old_domain"] = None if model is None else find_old_domain(chosen.old_domain, model)
+    given["start"] = None if model is None else load_start(model)
+    names = arguments.names_of_data(data) if data else []
+    request = text_request(arguments.paths_of(data), names=names, **given)
     train_and_report(DomainTraining(request, continue_prompt), options, lambda session: finish_text(session, json))
 
 

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import LoadOptions, ProgressLine, note, open_model, print_json, report, results, write
+from foretell.cli.explain import Questions
+from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write
+from foretell.cli.trace import ALL_NAMES, Names
 from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
+from foretell.config.options import help_of, option
 from foretell.errors import DataError, UsageError, counted, did_you_mean, shell_words
+from foretell.forecasting.options import ForecastOptions, FormatOptions
 from foretell.typesetting.text import shorten
 
 if TYPE_CHECKING:
@@ -33,27 +37,7 @@ SERIES = Parameter(
 SeriesFile = Annotated[Path, SERIES]
 
 
-@dataclass(frozen=True)
-class FormatOptions:
-    """The format of a file with series; by default found in the file, or as in the model's training."""
-
-    column: Annotated[
-        list[str] | None, Parameter(help="Read only this column, where every column is a series; may be repeated.")
-    ] = None
-    id_column: Annotated[str | None, Parameter(help="The column that names the series of a row.")] = None
-    time_column: Annotated[str | None, Parameter(help="The column of times.")] = None
-    target_column: Annotated[str | None, Parameter(help="The column of values; others are left out.")] = None
-    separator: Annotated[str | None, Parameter(help="The character between cells.")] = None
-    decimal: Annotated[Literal[".", ","] | None, Parameter(help="The decimal mark.")] = None
-    date_format: Annotated[str | None, Parameter(help="Date format: %d.%m.%Y, %Y-Q%q, unix, unix_ms or number.")] = None
-
-    def make(self) -> SeriesFormat:
-        from foretell.forecasting.series_layout import SeriesFormat
-
-        return SeriesFormat(**{name: getattr(self, name) for name in SeriesFormat.model_fields})
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SeriesOptions(FormatOptions):
     """The choice of series in a file."""
 
@@ -67,7 +51,7 @@ class SeriesOptions(FormatOptions):
         """Like `read`, and the format of the file."""
         from foretell.forecasting.series_file import read_series_data
 
-        read, file_format = read_series_data(path, self.column or (), self.make(), forecaster.format)
+        read, file_format = read_series_data(path, self.columns, self.format, forecaster.format)
         known = {each.unique_id: each for each in read}
         for name in self.series or []:
             if name not in known:
@@ -91,28 +75,19 @@ class SeriesOptions(FormatOptions):
         return as_tokens(forecaster, self.first(path, forecaster), context)
 
 
-Reading = Annotated[SeriesOptions, Parameter(name="*")]
+Reading = Annotated[SeriesOptions, arguments.ONE_COLUMN]
 ALL_SERIES = SeriesOptions()
-Season = Annotated[
-    int | None, arguments.whole("Values per season (default: by times, or found).", validator=arguments.at_least_one)
-]
 
 
 def train_forecast(
     *data: Annotated[
         Path, Parameter(help="Files with series: CSV, TSV, JSON or Parquet, or folders; needed except to resume.")
     ],
-    size: Annotated[str | None, Parameter(help="A preset: toy, tiny, small or medium (default: by the time).")] = None,
-    horizon: Annotated[
-        int | None, arguments.whole("Values to hold out at the end of each series (default: two seasons).")
-    ] = None,
     hold_out: Annotated[
         bool, Parameter(negative="--no-hold-out", help="Hold out the last values; or train on all of them.")
     ] = True,
-    season: Season = None,
     start_from: Annotated[str | None, Parameter(help="Continue from this forecaster (default: almanac).")] = None,
-    from_scratch: Annotated[bool, Parameter(help="Start from random weights instead of almanac's.")] = False,
-    file_format: Annotated[FormatOptions, Parameter(name="*")] = FormatOptions(),
+    chosen: Annotated[ForecastOptions, arguments.ONE_COLUMN] = ForecastOptions(),
     options: Options = DEFAULTS,
 ) -> None:
     """Train a decoder on series of numbers, to forecast with.
@@ -129,18 +104,10 @@ def train_forecast(
     out = options.directory(data)
     from foretell.forecasting.train import ForecastRequest, ForecastTraining, forecaster_start
 
-    request = ForecastRequest(
-        data=data or None,
-        columns=tuple(file_format.column or ()),
-        format=file_format.make(),
-        size=size,
-        horizon=horizon,
-        season=season,
-        start=forecaster_start(start_from) if start_from else None,
-        is_from_scratch=from_scratch,
-        overrides=options.sections({"series.hold_out": None if hold_out else False}),
-        **options.shared(out),
-    )
+    if not hold_out:
+        options = replace(options, settings=[*(options.settings or []), "series.hold_out=false"])
+    start = forecaster_start(start_from) if start_from else None
+    request = ForecastRequest(data=data or None, start=start, **options.request(out, chosen))
     train_and_report(ForecastTraining(request), options, finish)
 
 
@@ -155,16 +122,32 @@ def finish(session: Session[ForecastTask]) -> None:
         console.print("loss at end " + " ".join(f"{value:5.2f}" for value in by_context.values()))
 
 
-Context = Annotated[int | None, arguments.whole("Read this many of the last values (default: as in forecast).")]
-Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
-Horizon = Annotated[
-    int | None, arguments.whole("Values to forecast (default: the training's).", validator=arguments.at_least_one)
-]
-Samples = Annotated[int, arguments.whole("Number of sampled paths per series.", validator=arguments.at_least_one)]
+Context = Annotated[int | None, Parameter(help="Read this many of the last values (default: as in forecast).")]
 Minimum = Annotated[
     str | None,
     Parameter(help="The least value of a forecast, or none (default: 0 for series that were never negative)."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathOptions:
+    """The forecasts to sample."""
+
+    horizon: Annotated[int | None, Parameter(validator=arguments.at_least_one)] = option(
+        "Values to forecast (default: the training's)."
+    )
+    levels: str = option("Intervals in percent, separated by commas.", default="80,95")
+    samples: Annotated[int, Parameter(validator=arguments.at_least_one)] = option(
+        "Number of sampled paths per series.", default=100
+    )
+    seed: int = option("The seed of the paths.", default=1)
+    season: Annotated[int | None, Parameter(validator=arguments.at_least_one)] = option(
+        help_of(ForecastOptions, "season")
+    )
+
+
+Sampled = Annotated[PathOptions, arguments.FLAT]
+SAMPLED = PathOptions()
 
 
 def forecast(
@@ -172,12 +155,8 @@ def forecast(
     data: SeriesFile,
     /,
     *,
-    horizon: Horizon = None,
-    levels: Levels = "80,95",
-    samples: Samples = 100,
-    seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
+    sampled: Sampled = SAMPLED,
     minimum: Minimum = None,
-    season: Season = None,
     out: Annotated[arguments.TextOutput, Parameter(help="CSV file for the table (default, and -: stdout).")] = None,
     paths: Annotated[arguments.Output, Parameter(help="Write every sampled path to this file (CSV).")] = None,
     plot: Annotated[arguments.Output, Parameter(help="Draw history, median and intervals to this file (PNG).")] = None,
@@ -193,17 +172,17 @@ def forecast(
     """
     from foretell.forecasting import output
 
-    percents, least = parse_levels(levels), parse_minimum(minimum)
+    percents, least = parse_levels(sampled.levels), parse_minimum(minimum)
     out = None if out == arguments.STANDARD_OUTPUT else out
     output.check_outputs(out, paths, plot, html, overwrite=overwrite)
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
-    forecaster = open_forecaster(model, **options.keywords())
+    forecaster = open_forecaster(model, **vars(options))
     chosen, file_format = reading.read_data(data, forecaster)
-    forecaster, usual = forecaster.for_series(chosen, season)
-    steps = usual if horizon is None else horizon
+    forecaster, usual = forecaster.for_series(chosen, sampled.season)
+    steps = usual if sampled.horizon is None else sampled.horizon
     forecaster = replace(forecaster, minimum=least)
-    forecasts = sample(forecaster, chosen, steps, samples, seed)
+    forecasts = sample(forecaster, chosen, steps, sampled.samples, sampled.seed)
     if paths is not None:
         output.write_table(paths, output.path_rows(forecasts), file_format, overwrite=overwrite)
     if plot is not None:
@@ -224,7 +203,7 @@ def forecast(
         write(output.written_like(output.table_rows(forecasts, percents), file_format).removesuffix("\n"))
 
 
-def open_forecaster(model: str, **options: Unpack[LoadOptions]) -> Forecaster:
+def open_forecaster(model: str, **options: Any) -> Forecaster:
     """Load a forecaster, with lines on stderr as for other models."""
     loaded = open_model(model, **options)
     from foretell.forecasting.forecaster import as_forecaster
@@ -312,9 +291,9 @@ def evaluate_forecast(
     data: SeriesFile,
     /,
     *,
-    horizon: Horizon = None,
-    windows: Annotated[int, arguments.whole("Origins per series, counted from its end.")] = 1,
-    stride: Annotated[int | None, arguments.whole("Values from one origin to the next (default: the horizon).")] = None,
+    sampled: Sampled = SAMPLED,
+    windows: Annotated[int, Parameter(help="Origins per series, counted from its end.")] = 1,
+    stride: Annotated[int | None, Parameter(help="Values from one origin to the next (default: the horizon).")] = None,
     test: Annotated[
         Path | None,
         Parameter(help="A file with the values after DATA; one origin per series.", converter=arguments.input_file),
@@ -322,10 +301,6 @@ def evaluate_forecast(
     contexts: Annotated[
         str | None, Parameter(help="Evaluate with shorter histories too, of these numbers of values, such as 24,168.")
     ] = None,
-    season: Season = None,
-    levels: Levels = "80,95",
-    samples: Samples = 100,
-    seed: Annotated[int, arguments.whole("The seed of the paths.")] = 1,
     per_series: Annotated[bool, Parameter(help="Add a row per series, worst first.")] = False,
     out: Annotated[arguments.Output, Parameter(help="Write the rows of all series to this file (CSV).")] = None,
     overwrite: arguments.Overwrite = False,
@@ -343,18 +318,18 @@ def evaluate_forecast(
     from foretell.forecasting.output import check_outputs, write_table
     from foretell.forecasting.series import choose_seasons, single
 
-    if test is not None and (horizon, stride, windows) != (None, None, 1):
+    if test is not None and (sampled.horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
     if stride is not None and windows == 1 and test is None:
         raise UsageError("--stride is the way from one origin to the next, and --windows is 1; give more windows")
     check_outputs(out, overwrite=overwrite)
-    lengths, percents = parse_contexts(contexts), parse_levels(levels)
-    forecaster = open_forecaster(model, **options.keywords())
+    lengths, percents = parse_contexts(contexts), parse_levels(sampled.levels)
+    forecaster = open_forecaster(model, **vars(options))
     series, file_format = reading.read_data(data, forecaster)
-    seasons, why = choose_seasons(series, season)
-    forecaster, usual = forecaster.for_series(series, season)
+    seasons, why = choose_seasons(series, sampled.season)
+    forecaster, usual = forecaster.for_series(series, sampled.season)
     if test is None:
-        steps = usual if horizon is None else horizon
+        steps = usual if sampled.horizon is None else sampled.horizon
         origins, where = choose_origins(series, steps, steps if stride is None else stride, windows, seasons)
     else:
         origins = rolling.given_origins(series, reading.read(test, forecaster), seasons)
@@ -363,7 +338,8 @@ def evaluate_forecast(
     if forecaster.rolls(steps):
         note(f"a horizon of {steps} rolls over the context of {forecaster.context_length}")
     note_combination(forecaster)
-    measure = partial(rolling.evaluate_origins, forecaster, origins, levels=percents, samples=samples, seed=seed)
+    drawn = {"samples": sampled.samples, "seed": sampled.seed}
+    measure = partial(rolling.evaluate_origins, forecaster, origins, levels=percents, **drawn)
     evaluation, by_context = compare(measure, origins, lengths)
     if out is not None:
         write_table(out, rolling.series_rows(evaluation), file_format, names=1, overwrite=overwrite)
@@ -410,3 +386,60 @@ def compare(
         note(WITHOUT_PEER)
     with ProgressLine("origins, other methods") as progress:
         return replace(evaluation, others=score_others(origins, progress)), by_context
+
+
+def explain_forecast(
+    model: arguments.Model,
+    data: SeriesFile,
+    /,
+    *,
+    spans: Annotated[int | None, Parameter(help="The largest number of spans, of equal length (default: 12).")] = None,
+    context: Context = None,
+    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
+    json: arguments.Json = False,
+    reading: Reading = ALL_SERIES,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
+) -> None:
+    """The effects of spans of past values on the forecast of the next value.
+
+    The forecast is the expected value of the next one. An effect is its change when the mean of the context
+    replaces the values of a span. The other questions are about the pass over the context, in which a token is the
+    number of a bin.
+    """
+    question, details = questions.chosen()
+    if spans is not None and questions.given():
+        raise UsageError(f"--spans has no effect on --{next(iter(questions.given()))}; leave one out")
+    forecaster = open_forecaster(model, **vars(options))
+    chosen = reading.first(data, forecaster)
+    from foretell.forecasting.span_effects import SPANS, as_tokens, span_effects
+
+    if not questions.given():
+        report(span_effects(forecaster, chosen, SPANS if spans is None else spans, context=context), json)
+    else:
+        question.show(*as_tokens(forecaster, chosen, context), details, json)
+
+
+def trace_forecast(
+    model: arguments.Model,
+    data: Annotated[Path | None, SERIES] = None,
+    /,
+    *,
+    context: Context = None,
+    names: Names = ALL_NAMES,
+    json: arguments.Json = False,
+    reading: Reading = ALL_SERIES,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
+) -> None:
+    """Any value of a pass over the last values of a series, by name.
+
+    The ids in the file are the numbers of the bins that the values are in.
+    """
+    names.check(
+        data, {"context": context, **{name.replace("_", "-"): value for name, value in vars(reading).items()}}, "DATA"
+    )
+    if names.list_ and options == arguments.LOADING_DEFAULTS and names.list_stored(model, json):
+        return
+    loaded, text = open_model(model, **vars(options)), ""
+    if data is not None:
+        loaded, text = reading.as_tokens(data, loaded, context)
+    names.show(loaded, text, json)

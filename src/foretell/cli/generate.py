@@ -37,11 +37,12 @@ class GenerateOptions:
     overwrite: arguments.Overwrite = False
     max_tokens: Annotated[
         int | None,
-        arguments.whole(
-            "The largest number of new tokens (default: 200, or what still fits).", validator=arguments.at_least_zero
+        Parameter(
+            help="The largest number of new tokens (default: 200, or what still fits).",
+            validator=arguments.at_least_zero,
         ),
     ] = None
-    n: Annotated[int, arguments.whole("Number of continuations per prompt.", name="--n", show_default=False)] = 1
+    n: Annotated[int, Parameter(help="Number of continuations per prompt.", name="--n", show_default=False)] = 1
     sampling: Sampling = SAMPLING_DEFAULTS
     stop: Annotated[
         list[str] | None,
@@ -50,7 +51,7 @@ class GenerateOptions:
     slide: Annotated[bool, Parameter(help="When the context is full, continue from its last half.")] = False
     receipt: Annotated[bool, Parameter(help="Show how each token was sampled, after the text.")] = False
     speculate: Annotated[
-        int | None, arguments.whole("Guess this many tokens from earlier text, and check them in one pass.")
+        int | None, Parameter(help="Guess this many tokens from earlier text, and check them in one pass.")
     ] = None
     draft: Annotated[str | None, Parameter(help="Guess tokens with this smaller MODEL.")] = None
     timings: Annotated[bool, Parameter(help="Show the tokens per second, after the text.")] = False
@@ -127,9 +128,7 @@ def generate(
             raise UsageError("--progress counts prompts; one prompt is shown while it is continued")
         if not generation.ids:
             show_tokens(model, texts[0], generation.allow_special)
-    loaded = open_model(
-        model, ids=generation.ids, allow_special=generation.allow_special, texts=texts, **options.keywords()
-    )
+    loaded = open_model(model, ids=generation.ids, allow_special=generation.allow_special, texts=texts, **vars(options))
     drafting = None
     if generation.draft is not None:
         drafting = open_model(generation.draft, device=options.device, dtype=options.dtype, ids=generation.ids)

@@ -45,7 +45,8 @@ def names(entry: HelpEntry) -> str:
 
 def description(console: Console, entry: HelpEntry) -> str:
     facts = [" ".join(_rendered(console, entry.description).split())]
-    facts += [f"[choices: {', '.join(entry.choices)}]"] if entry.choices else []
+    choices = entry.choices or ()
+    facts += [] if all(choice in facts[0] for choice in choices) else [f"[choices: {', '.join(choices)}]"]
     facts += [f"[default: {entry.default}]"] if entry.default is not None else []
     return " ".join([*facts, *(["[required]"] if entry.required else [])])
 

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.command_line import TRANSLATION, part_kinds
-from foretell.cli.terminal import messages, note, open_model, print_json, write
+from foretell.cli.terminal import messages, note, open_model, print_json, read_description, write
 from foretell.errors import UsageError, counted
 from foretell.storage.files import printable_name
 from foretell.system.installation import describe_installation, installation_text
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
     from foretell.config.model import ModelConfig
     from foretell.config.quantization import QuantizationConfig
-    from foretell.convert.huggingface_files import HuggingFaceFiles
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
-    from foretell.saved_model.config_file import StoredModel, StoredWeight
+    from foretell.saved_model.config_file import StoredWeight
     from foretell.text import Tokenizer
     from foretell.typesetting.document import DocumentSection
 
@@ -99,7 +98,7 @@ def warm(
     generation whose kernels are missing runs without them, and has them
     compiled in the background; `foretell warm` does it before.
     """
-    decoder = open_model(model, **options.keywords()).decoder
+    decoder = open_model(model, **vars(options)).decoder
     from rich.progress import track
 
     from foretell.model.kernels import compile_kernels, needed_kernels
@@ -132,30 +131,6 @@ def describe_stored(argument: str, verify: bool) -> dict[str, Any] | None:
         return None
     facts = describe(printable_name(argument), stored.config, stored.tokenizer, stored.weights())
     return {**facts, "quantization": as_values(stored.quantization)}
-
-
-def read_description(argument: str, verify: bool = False) -> StoredModel | HuggingFaceFiles | None:
-    """A model as its files describe it, without weights.
-
-    None for a LoRA adapter, and for updates or an encoder inside the model.
-    """
-    from foretell.convert.gguf.files import read_gguf
-    from foretell.convert.huggingface_files import read_directory
-    from foretell.finding import check_files, find_model
-    from foretell.saved_model.config_file import is_own, read_stored_model
-    from foretell.storage.files import ADAPTER_CONFIG
-
-    directory = find_model(argument)
-    if (directory / ADAPTER_CONFIG).is_file():
-        return None
-    check_files(directory, in_full=verify)
-    if directory.is_file():
-        stored = read_gguf(directory)
-    else:
-        stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
-    for line in () if stored is None else (*stored.notes, *stored.tokenizer.notes):
-        note(line)
-    return stored
 
 
 def describe_preset(name: str, config: ModelConfig, names: bool) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from cyclopts import App, CycloptsError, Group, Parameter, RepeatArgumentError
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from foretell.cli import IMPORTED
+from foretell.cli.arguments import read_whole_numbers
 from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.help import HelpInColumns
 from foretell.cli.path_arguments import prepare_paths
 from foretell.cli.terminal import fail, library_notes_on_stderr
-from foretell.cli.training_verbs import TrainingOptions
+from foretell.cli.training_verbs import RunOptions
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_signal, hangup_signals
 
@@ -82,7 +83,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
         help_formatter=HelpInColumns(),
         version=_version,
         default_parameter=Parameter(negative=(), show_default=shown_default),
-        config=prepare_paths,
+        config=(prepare_paths, read_whole_numbers),
         suppress_keyboard_interrupt=False,  # run() prints a line; cyclopts would exit silently
     )
     app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
@@ -99,7 +100,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
 
 def shown_default(value: Any) -> str | None:
     """A default in the help; None for an option that is off by default."""
-    return None if value is None or value is False else str(value)
+    return None if value in (None, False, ()) else str(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for number in (signal.SIGTERM, *hangup_signals()):
         signal.signal(number, end_by_signal)
     gc.set_threshold(*COLLECT_RARELY)
-    TrainingOptions.command_began = IMPORTED
+    RunOptions.command_began = IMPORTED
     open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character outside the encoding must not stop the command

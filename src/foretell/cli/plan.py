@@ -16,19 +16,19 @@ def plan(
     *,
     size: Annotated[str, Parameter(help="toy, tiny, ..., gpt2, gpt2-xl, gpt3-175b: a preset.")],
     tokens: Annotated[float | None, Parameter(help="Training tokens, as 30e9 (default: 20 per parameter).")] = None,
-    gpus: Annotated[int, arguments.whole("Number of devices.")] = 1,
+    gpus: Annotated[int, Parameter(help="Number of devices.")] = 1,
     gpu: Annotated[
         str, Parameter(help="a100, a100-40gb, h100, h200, l4, rtx4090; this: this machine, measured for seconds.")
     ] = "this",
     parallel: Annotated[
         Literal["ddp", "fsdp"] | None,
-        Parameter(help="Copies of the weights on each device (ddp), or shards.", show_choices=False),
+        Parameter(help="Copies of the weights on each device (ddp), or shards."),
     ] = None,
     checkpoint_activations: Annotated[bool, Parameter(help="Recompute the values of blocks for the gradient.")] = False,
-    context: Annotated[int | None, arguments.whole("Generated tokens (default: the model's context).")] = None,
+    context: Annotated[int | None, Parameter(help="Generated tokens (default: the model's context).")] = None,
     only: Annotated[
         Literal["training", "generating"] | None,
-        Parameter(help="Plan only training, or only generating.", show_choices=False),
+        Parameter(help="Plan only training, or only generating."),
     ] = None,
     settings: Annotated[
         list[str] | None,

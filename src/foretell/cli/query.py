@@ -18,8 +18,8 @@ def next_verb(
     /,
     *,
     file: arguments.File = None,
-    top: Annotated[int, arguments.whole("Number of tokens to show.")] = 5,
-    at: Annotated[int | None, arguments.whole("Predict after this token, counted from 0.")] = None,
+    top: Annotated[int, Parameter(help="Number of tokens to show.")] = 5,
+    at: Annotated[int | None, Parameter(help="Predict after this token, counted from 0.")] = None,
     every: Annotated[bool, Parameter(help="Predict after every token of the text.")] = False,
     allow_special: arguments.AllowSpecial = False,
     start_token: arguments.StartToken = None,
@@ -38,7 +38,7 @@ def next_verb(
     if not json and not ids:
         show_tokens(model, text, allow_special, start_token)
     loaded = open_model(
-        model, texts=[text], ids=ids, allow_special=allow_special, start_token=start_token, **options.keywords()
+        model, texts=[text], ids=ids, allow_special=allow_special, start_token=start_token, **vars(options)
     )
     from foretell.inference.query import next_tokens
 
@@ -66,7 +66,7 @@ def score(
     """
     text = arguments.read_text(text, file)
     loaded = open_model(
-        model, texts=[text], ids=ids, allow_special=allow_special, start_token=start_token, **options.keywords()
+        model, texts=[text], ids=ids, allow_special=allow_special, start_token=start_token, **vars(options)
     )
     from foretell.inference.query import score as score_text
     from foretell.typesetting.text import document_text
@@ -92,7 +92,7 @@ def embed(
     It is the stream after the last norm. --file and standard input give one vector per line.
     """
     texts = read_texts(text, file)
-    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[*texts.values()], **options.keywords())
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[*texts.values()], **vars(options))
     from foretell.inference.query import embed_each, encode_own
 
     encoded = []
@@ -123,10 +123,10 @@ def evaluate(
     /,
     *,
     task: Annotated[
-        Task | None, Parameter(help="text, choice, ending or chat (default: by the file's fields).", show_choices=False)
+        Task | None, Parameter(help="text, choice, ending or chat (default: by the file's fields).")
     ] = None,
     stride: Annotated[
-        int | None, arguments.whole("Tokens from one window to the next (default: half the context).")
+        int | None, Parameter(help="Tokens from one window to the next (default: half the context).")
     ] = None,
     fields: arguments.Fields = arguments.ALL_TEXTS,
     separator: Annotated[
@@ -150,7 +150,7 @@ def evaluate(
     chosen = choose_task(
         path, task, stride, text_config(**named), limit, separator
     )  # raises errors before the model is loaded
-    loaded = open_model(model, allow_special=allow_special, **options.keywords())
+    loaded = open_model(model, allow_special=allow_special, **vars(options))
     with ProgressLine("tokens" if chosen == "text" else "texts") as progress:
         result = evaluate_file(loaded, path, task=chosen, stride=stride, limit=limit, progress=progress, **named)
     report(result, json)

@@ -51,7 +51,6 @@ def sampling_option(name: str, hint: Any) -> Any:
         help=help + (f" (default: {default:g})." if isinstance(default, int | float) else "."),
         consume_multiple=False,
         allow_leading_hyphen=kind in (list[str], str | None),
-        converter=arguments.whole_number if kind in (int, int | None) else None,
     )
     return Annotated[kind | None, parameter]
 

@@ -29,12 +29,12 @@ def serve(
     /,
     *,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, arguments.whole("The port; 0 takes a free one.")] = 8000,
+    port: Annotated[int, Parameter(help="The port; 0 takes a free one.")] = 8000,
     key_file: Annotated[Path | None, Parameter(help=f"A file of keys, one per line; or set {KEY}.")] = None,
     no_key: Annotated[bool, Parameter(help="Accept requests from other machines without a key.")] = False,
     memory: Annotated[float | None, Parameter(help="GiB of all caches (default: a quarter of the machine's).")] = None,
     look_budget: Annotated[float, Parameter(help="MiB of recorded values per request.")] = 64.0,
-    max_requests: Annotated[int, arguments.whole("The largest number of requests that wait or run.")] = 256,
+    max_requests: Annotated[int, Parameter(help="The largest number of requests that wait or run.")] = 256,
     grace: Annotated[float, Parameter(help="Seconds that running requests have to end after SIGTERM.")] = 30.0,
     template: arguments.Template = None,
     open_page: Annotated[bool, Parameter("--open", help="Open the explorer page in a browser.")] = False,
@@ -115,16 +115,18 @@ def open_served(
     name: str, model: str, options: arguments.Options, settings: ModelSettings
 ) -> tuple[ServedModel | None, list[ServedTask]]:
     """A named model and its tasks; a translation model has only a task."""
-    from foretell.cli.translate import open_translator
     from foretell.convert.hub import PREFIX
     from foretell.finding import find_model
     from foretell.serving.models import read_examples, serve_model
     from foretell.serving.tasks import tasks_of, translation_task
 
     if not set(TRANSLATION).isdisjoint(part_kinds(model)):
-        translator = open_translator(model, **arguments.LoadingOptions.keywords(options))  # strict or not, alike
+        from foretell.cli.translate import open_translator
+
+        loading = {name: value for name, value in vars(options).items() if name != "strict"}  # or not: alike
+        translator = open_translator(model, **loading)
         return None, [translation_task(name, translator, settings.look_bytes)]
-    loaded = open_model(model, **options.keywords())
+    loaded = open_model(model, **vars(options))
     served = serve_model(name, loaded, settings)
     if not model.startswith(PREFIX):  # a model on the Hub would be looked up there again
         served.examples = read_examples(find_model(model))

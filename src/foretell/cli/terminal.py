@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -25,9 +25,10 @@ from foretell.storage.files import write_text
 from foretell.typesetting.numbers import format_duration
 
 if TYPE_CHECKING:
+    from foretell.convert.huggingface_files import HuggingFaceFiles
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
-    from foretell.system.device import DeviceName, DtypeName
+    from foretell.saved_model.config_file import StoredModel
     from foretell.typesetting.html import Shown
 
 # Seconds between two lines of progress, on a terminal and in a log
@@ -257,28 +258,6 @@ class CountLine(ProgressLine):
         self.show(counted(done, "row"))
 
 
-class LoadOptions(TypedDict, total=False):
-    """Common keywords of functions that load a model."""
-
-    device: DeviceName
-    dtype: DtypeName
-    verify: bool | None
-    quantize: Literal["int8", "int4"] | None
-
-
-class StrictOptions(LoadOptions, total=False):
-    """Common keywords of functions that load a language model."""
-
-    strict: bool
-
-
-class AdapterOptions(LoadOptions, total=False):
-    """Keywords of `foretell.load`."""
-
-    adapter: Path | None
-    keep_adapters: bool
-
-
 def show_loading(argument: str) -> None:
     """Print a line before a model is loaded; on a terminal, the next line replaces it."""
     console = messages()
@@ -311,6 +290,30 @@ def show_tokens(argument: str, text: str, allow_special: bool = False, start_tok
     note(line[:WIDTH])
 
 
+def read_description(argument: str, verify: bool = False) -> StoredModel | HuggingFaceFiles | None:
+    """A model as its files describe it, without weights.
+
+    None for a LoRA adapter, and for updates or an encoder inside the model.
+    """
+    from foretell.convert.gguf.files import read_gguf
+    from foretell.convert.huggingface_files import read_directory
+    from foretell.finding import check_files, find_model
+    from foretell.saved_model.config_file import is_own, read_stored_model
+    from foretell.storage.files import ADAPTER_CONFIG
+
+    directory = find_model(argument)
+    if (directory / ADAPTER_CONFIG).is_file():
+        return None
+    check_files(directory, in_full=verify)
+    if directory.is_file():
+        stored = read_gguf(directory)
+    else:
+        stored = read_stored_model(directory) if is_own(directory) else read_directory(directory)
+    for line in () if stored is None else (*stored.notes, *stored.tokenizer.notes):
+        note(line)
+    return stored
+
+
 def show_loaded(argument: str, decoder: Decoder, precision: str, notes: Iterable[str]) -> None:
     """Print the notes from loading a model, and a line with its size, device and precision."""
     from foretell.model.quantized_linear import count_weights
@@ -328,12 +331,12 @@ def open_model(
     start_token: str | None = None,
     strict: bool = False,
     texts: Sequence[str] = (),
-    **options: Unpack[AdapterOptions],
+    **options: Any,
 ) -> LanguageModel:
     """Load a model, with a line on stderr before, and one about its properties after. ids: texts are token ids.
 
     allow_special: encode names of special tokens in a text as the tokens. start_token: a token before every text.
-    strict: see `LanguageModel.strict`. texts: the texts to read.
+    strict: see `LanguageModel.strict`. texts: the texts to read. options: keywords of `foretell.load`.
     """
     if ids and (allow_special or start_token is not None):
         raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")

@@ -9,7 +9,9 @@ from cyclopts import Parameter
 
 from foretell.cli import arguments
 from foretell.cli.terminal import note, print_json, results
+from foretell.config.options import help_of
 from foretell.errors import OutputError, counted
+from foretell.pretraining.options import TextOptions
 
 
 def tokenize(
@@ -55,12 +57,12 @@ def tokenize(
 def train_tokenizer(
     *data: arguments.Data,
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
-    vocab_size: Annotated[int | None, arguments.whole("Number of entries, for bpe and words.")] = None,
+    vocab_size: Annotated[int | None, Parameter(help="Number of entries, for bpe and words.")] = None,
     split: Annotated[
         Literal["gpt2", "qwen2"] | None, Parameter(help="How bpe cuts text into words first (default: qwen2).")
     ] = None,
-    text_field: arguments.TextField = None,
-    special: arguments.Special = None,
+    text_field: Annotated[str | None, Parameter(help=help_of(TextOptions, "text_field"))] = None,
+    special: Annotated[list[str] | None, Parameter(help=help_of(TextOptions, "special"))] = None,
     start_token: Annotated[str | None, Parameter(help="Put this special token before every text.")] = None,
     out: Annotated[Path, arguments.OUTPUT, Parameter(help="The folder for tokenizer.json.")],
     json: arguments.Json = False,
@@ -71,6 +73,7 @@ def train_tokenizer(
     """
     note(f"reading {', '.join(arguments.names_of_data(data))}")
     from foretell.config.training import DataConfig, TokenizerConfig
+    from foretell.pretraining.sources import make_source
     from foretell.pretraining.tokens import make_tokenizer
 
     target = out / "tokenizer.json"
@@ -78,7 +81,7 @@ def train_tokenizer(
         raise OutputError(f"{target} exists; give another --out")
     everything = DataConfig(text_field=text_field, validation_fraction=0.0, special=tuple(special or ()))
     config = TokenizerConfig(kind=kind, vocab_size=vocab_size, split=split, start_token=start_token)
-    tokenizer = make_tokenizer(arguments.text_source(data, everything), config, everything)
+    tokenizer = make_tokenizer(make_source(arguments.paths_of(data), everything), config, everything)
     try:
         out.mkdir(parents=True, exist_ok=True)
         tokenizer.save(target)

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli import forecast as forecasts
-from foretell.cli.explain import SourceText, Target, given_source
-from foretell.cli.info import read_description
-from foretell.cli.terminal import note, open_model, print_json, results
-from foretell.cli.translate import open_translator
+from foretell.cli.terminal import note, open_model, print_json, read_description, results
 from foretell.errors import UsageError, counted
 
 if TYPE_CHECKING:
@@ -113,54 +109,11 @@ def trace(
     if names.list_ and options == arguments.MODEL_DEFAULTS and names.list_stored(model, json):
         return
     text = "" if names.list_ else arguments.read_text(text, file)
-    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **vars(options))
     if as_task or pair:
         from foretell.finetuning.predict import as_task_input
 
         loaded = as_task_input(loaded, pair or ())
-    names.show(loaded, text, json)
-
-
-def trace_translation(
-    model: arguments.Model,
-    text: SourceText = None,
-    /,
-    *,
-    target: Target = None,
-    names: Names = ALL_NAMES,
-    json: arguments.Json = False,
-    options: arguments.Loading = arguments.LOADING_DEFAULTS,
-) -> None:
-    """Any value of a pass over a sentence and its translation, by name."""
-    names.check(text, {"target": target})
-    translator = open_translator(model, **options.keywords())
-    loaded, translation = (translator.given("."), "") if names.list_ else given_source(translator, text, target)
-    names.show(loaded, translation, json)
-
-
-def trace_forecast(
-    model: arguments.Model,
-    data: Annotated[Path | None, forecasts.SERIES] = None,
-    /,
-    *,
-    context: forecasts.Context = None,
-    names: Names = ALL_NAMES,
-    json: arguments.Json = False,
-    reading: forecasts.Reading = forecasts.ALL_SERIES,
-    options: arguments.Loading = arguments.LOADING_DEFAULTS,
-) -> None:
-    """Any value of a pass over the last values of a series, by name.
-
-    The ids in the file are the numbers of the bins that the values are in.
-    """
-    names.check(
-        data, {"context": context, **{name.replace("_", "-"): value for name, value in vars(reading).items()}}, "DATA"
-    )
-    if names.list_ and options == arguments.LOADING_DEFAULTS and names.list_stored(model, json):
-        return
-    loaded, text = open_model(model, **options.keywords()), ""
-    if data is not None:
-        loaded, text = reading.as_tokens(data, loaded, context)
     names.show(loaded, text, json)
 
 

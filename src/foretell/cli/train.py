@@ -21,6 +21,7 @@ from foretell.cli.command_line import sections
 from foretell.cli.terminal import open_model, print_json, results
 from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError, shell_words
+from foretell.pretraining.options import TextOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from foretell.pretraining.replay import Replay
     from foretell.pretraining.task import TextTask
     from foretell.session.session import Session
-    from foretell.system.device import DeviceName, DtypeName
+    from foretell.system import DeviceName, DtypeName
 
 
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")
@@ -41,34 +42,19 @@ INDENT, COLUMNS = 6, 80
 
 def train(
     *data: arguments.Data,
-    size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ... (default: chosen).")] = None,
     start_from: Annotated[
         str | None, Parameter(help="Continue from this MODEL: its weights, shape and tokenizer.")
     ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
-    kind: Annotated[str | None, Parameter(help="Make a tokenizer: bpe, bytes, characters or words.")] = None,
-    start_token: Annotated[
-        str | None, Parameter(help="Put this special token before every text; it may be the end token.")
-    ] = None,
-    special: arguments.Special = None,
-    fields: arguments.Fields = arguments.ALL_TEXTS,
-    loss_on: Annotated[
-        Literal["all", "answer"] | None, Parameter(help="The tokens to learn (default: the answer if there is one).")
-    ] = None,
-    workers: Annotated[
-        int | None, arguments.whole("Processes that turn text into tokens; the tokens are the same for any.")
-    ] = None,
+    chosen: Annotated[TextOptions, arguments.FLAT] = TextOptions(),
     strict: Annotated[
         bool, Parameter(help="Refuse a folder with a file that cannot be read (default: leave it out).")
     ] = False,
-    sample_prompt: Annotated[
-        list[str] | None, Parameter(help="A text to continue during training; may be repeated.")
-    ] = None,
     exportable: Annotated[
         str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.")
     ] = None,
     options: Options = DEFAULTS,
-    show_batch: Annotated[int | None, arguments.whole("Only print the batch of this step of run OUT.")] = None,
+    show_batch: Annotated[int | None, Parameter(help="Only print the batch of this step of run OUT.")] = None,
     json: arguments.Json = False,
     help_config: Annotated[bool, Parameter(help="Show all fields of the configuration.")] = False,
 ) -> None:
@@ -88,9 +74,8 @@ def train(
     if help_config:
         return show_config()
     if show_batch is not None:
-        others = (data, size, start_from, tokenizer, kind, start_token, special, loss_on, workers, sample_prompt)
-        is_alone = all(other in (None, ()) for other in others) and not strict and fields == arguments.ALL_TEXTS
-        if not is_alone or replace(options, out=None, device="auto", dtype="auto") != DEFAULTS:
+        shown = replace(options, out=None, device="auto", dtype="auto")
+        if any((*data, start_from, tokenizer, exportable, strict)) or (chosen, shown) != (TextOptions(), DEFAULTS):
             raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
         return show_step(show_batch, options.out, options.device, options.dtype, json)
     if json:
@@ -98,36 +83,22 @@ def train(
     if strict and not any(Path(path).is_dir() for path in data):
         raise UsageError("--strict is for a folder; other files that cannot be read are always refused")
     out = options.directory(data)
-    from foretell.config.section import make_section
-    from foretell.config.training import DataConfig
     from foretell.convert.families import choose_family
     from foretell.finding import find_tokenizer
     from foretell.generation.batch_generation import continue_prompt
     from foretell.pretraining.pretrain import TextTraining
-    from foretell.pretraining.request import TextRequest
+    from foretell.pretraining.sources import text_request
     from foretell.session.protocol import load_start
 
-    overrides = options.sections(
-        {
-            "tokenizer.kind": kind,
-            "tokenizer.start_token": start_token,
-            **{f"data.{name}": value or None for name, value in vars(fields).items()},
-            "data.special": tuple(special) if special else None,
-            "data.loss_on": loss_on,
-            "training.sample_prompts": tuple(sample_prompt) if sample_prompt else None,
-        }
-    )
-    request = TextRequest(
-        source=arguments.text_source(data, make_section(DataConfig, overrides.get("data", {}), "data"), strict),
+    request = text_request(
+        arguments.paths_of(data),
+        strict,
         names=arguments.names_of_data(data) if data or not options.is_resumed else [],
-        size=size,
-        overrides=overrides,
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=token_store(data),
         start=load_start(start_from) if start_from else None,
         exportable=None if exportable is None else partial(choose_family, name=exportable),
-        workers=1 if workers is None else workers,
-        **options.shared(out),
+        **options.request(out, chosen),
     )
     return train_and_report(TextTraining(request, continue_prompt), options, finish)
 

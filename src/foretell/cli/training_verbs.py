@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -13,8 +13,10 @@ from cyclopts import Parameter
 from foretell.cli import arguments
 from foretell.cli.command_line import configuration_field
 from foretell.cli.terminal import messages, note, results
+from foretell.config.options import settings_of
 from foretell.distributed.launch import is_follower, read_launch
 from foretell.errors import ConfigError, UsageError, shell_words
+from foretell.session.options import TrainingOptions
 
 if TYPE_CHECKING:
     from foretell.runs.run import Run
@@ -24,28 +26,22 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Options of every training."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(TrainingOptions):
+    """Options of every training on the command line."""
 
     command_began: ClassVar[float | None] = None  # set in a process that runs a single command
 
-    minutes: Annotated[float | None, Parameter(help="Minutes of training (default: chosen from the data).")] = None
-    steps: Annotated[int | None, arguments.whole("Number of optimizer steps (default: chosen from the data).")] = None
     out: Annotated[arguments.Output, Parameter(help="The run's folder (default: runs/ and the data's name).")] = None
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")] = (
         "never"
     )
     config: Annotated[Path | None, Parameter(help="A TOML file with sections of the configuration.")] = None
-    seed: Annotated[int | None, arguments.whole("The random seed.")] = None
-    checkpoint_every: Annotated[int | None, arguments.whole("Steps between checkpoints.")] = None
     settings: Annotated[
         list[str] | None,
         Parameter(name="--set", help="Set a field, also as --model.width 256, --training.learning-rate 1e-3."),
     ] = None
     report: Annotated[list[Literal["tensorboard"]] | None, Parameter(help="Log to OUT/tensorboard.")] = None
-    device: arguments.Device = "auto"
-    dtype: arguments.Dtype = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_began", time.monotonic())  # not a field, because fields become options
@@ -80,33 +76,34 @@ class TrainingOptions:
             note(f"reading     {', '.join(arguments.names_of_data([str(path) for path in data]))}")
         return out
 
-    def shared(self, out: Path) -> dict[str, Any]:
-        """The fields of all training requests."""
-        return {"out": out, "minutes": self.minutes, "device": self.device, "dtype": self.dtype}
+    def request(self, out: Path, chosen: Any) -> dict[str, Any]:
+        """The fields of a training's request that these options and the task's set."""
+        own = {each.name: getattr(self, each.name) for each in fields(TrainingOptions)}
+        return {**vars(chosen), **own, "out": out, "overrides": self.sections(chosen)}
 
-    def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """A TOML file's sections, overridden by --set and then by `options` such as {"tokenizer.kind": "bytes"}."""
+    def sections(self, chosen: Any) -> dict[str, dict[str, Any]]:
+        """The sections of a TOML file and of --set, without what --set or an option replaces in the file."""
         from foretell.config.section import own_names
         from foretell.config.toml import read_toml
 
         sections: dict[str, dict[str, Any]] = read_toml(self.config) if self.config else {}
         check_tables(sections, str(self.config))
-        chosen = arguments.parse_settings(self.settings or [])
-        check_tables(chosen, "--set")
-        own = {"steps": self.steps, "seed": self.seed, "checkpoint_every": self.checkpoint_every}
-        for path, value in {**options, **{f"training.{name}": value for name, value in own.items()}}.items():
-            section, _, key = path.partition(".")
-            if value is not None:
-                arguments.set_once(chosen.setdefault(section, {}), key, value, path)
-        for name, values in chosen.items():  # a field may have another project's name in the file
-            taken, earlier = own_names(values), sections.get(name, {})
-            kept = {key: value for key, value in earlier.items() if not own_names({key: value}).keys() & taken}
-            sections[name] = {**kept, **values}
+        given = arguments.parse_settings(self.settings or [])
+        check_tables(given, "--set")
+        replaced = {section: {*own_names(values)} for section, values in given.items()}
+        for _, section, key, _ in (*settings_of(self), *settings_of(chosen)):
+            replaced.setdefault(section, set()).add(key)
+        for name, keys in replaced.items():  # a field may have another project's name in the file
+            kept = {
+                key: value for key, value in sections.get(name, {}).items() if not own_names({key: 0}).keys() & keys
+            }
+            if name in sections or name in given:
+                sections[name] = {**kept, **given.get(name, {})}
         return sections
 
 
-Options = Annotated[TrainingOptions, Parameter(name="*")]
-DEFAULTS = TrainingOptions()
+Options = Annotated[RunOptions, Parameter(name="*")]
+DEFAULTS = RunOptions()
 
 
 def check_tables(sections: dict[str, Any], where: str) -> None:
@@ -128,7 +125,7 @@ def default_out(data: Sequence[str | Path], resume: bool) -> Path:
 
 def train_and_report(
     training: Training[Any, Any],
-    options: TrainingOptions,
+    options: RunOptions,
     report: Callable[[Session[Any]], None],
     before: Callable[[Session[Any]], None] = lambda session: None,
 ) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import LoadOptions, ProgressLine, note, print_json, report, show_loaded, show_loading, write
+from foretell.cli.explain import Questions
+from foretell.cli.terminal import ProgressLine, note, print_json, report, show_loaded, show_loading, write
+from foretell.cli.trace import ALL_NAMES, Names
 from foretell.cli.training_verbs import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError, counted, expanded, shell_words
+from foretell.translation.options import PairOptions, TranslationOptions
 
 if TYPE_CHECKING:
+    from foretell.language_model import LanguageModel
     from foretell.session.session import Session
     from foretell.translation.task import TranslationTask
     from foretell.translation.translate import Decoding
@@ -21,14 +25,9 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 512  # lines translated together and then printed
 
-Beam = Annotated[int | None, arguments.whole("Number of beams; 1 is greedy (default: 5).")]
+Beam = Annotated[int | None, Parameter(help="Number of beams; 1 is greedy (default: 5).")]
 LengthPenalty = Annotated[
     float | None, Parameter(help="Exponent of Wu et al.'s length penalty (default: the model's).")
-]
-
-Reverse = Annotated[bool, Parameter(help="Translate the second column, or file, into the first.")]
-Columns = Annotated[
-    list[str] | None, Parameter(help="Read this column of a table; give the source's first, then the target's.")
 ]
 
 
@@ -43,11 +42,11 @@ def translate(
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     temperature: Annotated[float | None, Parameter(help="Sample with this temperature, without a beam.")] = None,
-    top_k: Annotated[int | None, arguments.whole("Sample from the k most likely tokens.")] = None,
+    top_k: Annotated[int | None, Parameter(help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
         float | None, Parameter(help="Sample from the most likely tokens up to this total probability (default: 0.95).")
     ] = None,
-    seed: Annotated[int | None, arguments.whole("The seed of the samples (default: 1).")] = None,
+    seed: Annotated[int | None, Parameter(help="The seed of the samples (default: 1).")] = None,
     json: arguments.Json = False,
     options: arguments.Loading = arguments.LOADING_DEFAULTS,
 ) -> None:
@@ -61,7 +60,7 @@ def translate(
         beam, length_penalty, {key: value for key, value in sampling.items() if value is not None}
     )
     sentences = read_sentences(text, file)
-    translator = open_translator(model, **options.keywords())
+    translator = open_translator(model, **vars(options))
     from foretell.translation.translate import translate as translate_all
 
     unended = 0
@@ -79,8 +78,7 @@ def translate(
 def evaluate_translation(
     model: arguments.Model,
     *pairs: Annotated[Path, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
-    reverse: Reverse = False,
-    column: Columns = None,
+    reading: Annotated[PairOptions, arguments.ONE_COLUMN] = PairOptions(),
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     limit: arguments.Limit = None,
@@ -98,8 +96,8 @@ def evaluate_translation(
     from foretell.translation.translate import evaluate_pairs, load_sacrebleu
 
     load_sacrebleu()
-    read = read_pairs([Path(path) for path in pairs], reverse=reverse, columns=column or ())[:limit]
-    translator = open_translator(model, **options.keywords())
+    read = read_pairs([Path(path) for path in pairs], reverse=reading.reverse, columns=reading.columns)[:limit]
+    translator = open_translator(model, **vars(options))
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
         note(f"left out of the loss: {counted(result.left_out, 'pair')} longer than the model's context")
@@ -141,7 +139,7 @@ def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     return lines
 
 
-def open_translator(argument: str, **options: Unpack[LoadOptions]) -> Translator:
+def open_translator(argument: str, **options: Any) -> Translator:
     """Load a translation model, with a line on stderr before, and one about its properties after."""
     show_loading(argument)
     from foretell.translation.translator import load_translator
@@ -168,17 +166,7 @@ def translate_step_by_step(argument: str, sentence: str) -> tuple[list[tuple[str
 
 def train_translate(
     *pairs: Annotated[Path, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
-    size: Annotated[
-        str | None,
-        Parameter(help="toy, tiny, mini, small, base, vaswani-tiny, vaswani-small or vaswani-base (default: by time)."),
-    ] = None,
-    batch_tokens: Annotated[
-        int | None, arguments.whole("Tokens per step, of both languages (default: 2048, from mini on 4096).")
-    ] = None,
-    separate_vocabularies: Annotated[bool, Parameter(help="A vocabulary per language, not one for both.")] = False,
-    dev: Annotated[Path | None, Parameter(help="Held-out pairs (default: a share of the pairs).")] = None,
-    reverse: Reverse = False,
-    column: Columns = None,
+    chosen: Annotated[TranslationOptions, arguments.ONE_COLUMN] = TranslationOptions(),
     options: Options = DEFAULTS,
 ) -> None:
     """Train an encoder-decoder to translate.
@@ -197,16 +185,7 @@ def train_translate(
     out = options.directory(pairs)
     from foretell.translation.train import PairRequest, TranslationTraining
 
-    request = PairRequest(
-        paths=pairs,
-        size=size,
-        overrides=options.sections({"pairs.batch_tokens": batch_tokens}),
-        is_shared=False if separate_vocabularies else None,
-        dev=dev,
-        reverse=reverse,
-        columns=tuple(column or ()),
-        **options.shared(out),
-    )
+    request = PairRequest(paths=pairs, **options.request(out, chosen))
     train_and_report(TranslationTraining(request), options, finish)
 
 
@@ -219,3 +198,56 @@ def finish(session: Session[TranslationTask]) -> None:
     shown = "" if bleu is None else f", BLEU {bleu:.1f} on {on}"
     figures = "" if loss is None else f"validation loss {loss:.3f}{shown}"
     show_end(session, figures, "translate", shell_words((data.validation or data.train)[0].source))
+
+
+SourceText = Annotated[str | None, Parameter(help="The sentence to translate.")]
+Target = Annotated[str | None, Parameter(help="The translation to look at (default: the model's own).")]
+
+
+def explain_translation(
+    model: arguments.Model,
+    text: SourceText = None,
+    /,
+    *,
+    target: Target = None,
+    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
+) -> None:
+    """A pass over a sentence and its translation, layer by layer; and any number in it.
+
+    Numbers are named as in `foretell trace MODEL --list`: the encoder's begin with encoder, and names of
+    encoder-decoder attention contain cross_attention.
+    """
+    question, details = questions.chosen()
+    translator = open_translator(model, **vars(options))
+    question.show(*given_source(translator, text, target), details, json)
+
+
+def given_source(translator: Translator, text: str | None, target: str | None) -> tuple[LanguageModel, str]:
+    """The model of the target language given the source, and the translation to look at."""
+    from foretell.translation.translate import translate
+
+    if text is None or not text.strip():
+        raise UsageError("give the sentence to translate")
+    if target is None:
+        target = translate(translator, [text])[0].translation
+        note(f"translation {target}")
+    return translator.given(text), target
+
+
+def trace_translation(
+    model: arguments.Model,
+    text: SourceText = None,
+    /,
+    *,
+    target: Target = None,
+    names: Names = ALL_NAMES,
+    json: arguments.Json = False,
+    options: arguments.Loading = arguments.LOADING_DEFAULTS,
+) -> None:
+    """Any value of a pass over a sentence and its translation, by name."""
+    names.check(text, {"target": target})
+    translator = open_translator(model, **vars(options))
+    loaded, translation = (translator.given("."), "") if names.list_ else given_source(translator, text, target)
+    names.show(loaded, translation, json)

@@ -1,11 +1,20 @@
-"""The sections of the configuration as dicts, for editors and type checkers: `train(model={"width": 256})`.
+"""The sections of the configuration as dicts, for editors and type checkers, as in
+`train(model={"width": 256})`, and the options of trainings as keywords.
 
 Written by `python tests/config/test_typed_dicts.py`; import it under TYPE_CHECKING. The names of nanoGPT and Hugging
 Face are accepted too, but type checkers do not know them.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypedDict
+
+from foretell.session.reporter import Reporter
+
+class TuningDict(TypedDict, total=False):
+    resume: bool
+    progress: bool | None
+    reporter: Reporter | None
 
 class ModelDict(TypedDict, total=False):
     num_layers: int
@@ -94,3 +103,104 @@ class LoRADict(TypedDict, total=False):
     dropout: float
     targets: Sequence[str]
     also_trained: Sequence[str]
+
+class TrainDict(TypedDict, total=False):
+    text_field: str | None
+    rows: bool
+    prompt_field: str | None
+    answer_field: str | None
+    loss_on: Literal["all", "answer"] | None
+    special: Sequence[str]
+    size: str | None
+    kind: str | None
+    start_token: str | None
+    workers: int
+    sample_prompt: Sequence[str]
+    columns: Sequence[str]
+    id_column: str | None
+    time_column: str | None
+    target_column: str | None
+    separator: str | None
+    decimal: Literal[".", ","] | None
+    date_format: str | None
+    horizon: int | None
+    season: int | None
+    is_from_scratch: bool
+    minutes: float | None
+    steps: int | None
+    seed: int | None
+    checkpoint_every: int | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    dtype: Literal["auto", "float32", "bfloat16"]
+    batch_size: int | None
+    learning_rate: float | None
+    model: ModelDict | None
+    data: DataDict | None
+    training: TrainingDict | None
+    codec: Mapping[str, Any] | None
+    series: Mapping[str, Any] | None
+
+class HeadDict(TuningDict, total=False):
+    choice_column: Sequence[str]
+    columns: Sequence[str]
+    encoding: Literal["utf-8", "latin-1", "cp1252"] | None
+    truncate: Literal["head", "tail", "middle"] | None
+    dev_fraction: float | None
+    group_column: str | None
+    text_column: Sequence[str]
+    label_column: str | None
+    decimal: Literal[".", ","] | None
+    pool: Literal["extract", "last", "mean"] | None
+    lm_weight: float | None
+    class_weights: Literal["balanced", "none"] | None
+    best_by: str | None
+    size: str | None
+    epochs: float | None
+    dropout: float | None
+    head_dropout: float | None
+    word_dropout: float | None
+    is_from_scratch: bool
+    minutes: float | None
+    steps: int | None
+    seed: int | None
+    checkpoint_every: int | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    dtype: Literal["auto", "float32", "bfloat16"]
+    batch_size: int | None
+    learning_rate: float | None
+    training: TrainingDict | None
+    lora: LoRADict | None
+
+class ChatDict(TuningDict, total=False):
+    dev: str | Path | None
+    template: str | None
+    truncate: Literal["drop", "tail"] | None
+    spell_tokens: bool
+    epochs: float | None
+    minutes: float | None
+    steps: int | None
+    seed: int | None
+    checkpoint_every: int | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    dtype: Literal["auto", "float32", "bfloat16"]
+    batch_size: int | None
+    learning_rate: float | None
+    model: ModelDict | None
+    data: DataDict | None
+    training: TrainingDict | None
+    lora: LoRADict | None
+
+class DomainDict(TuningDict, total=False):
+    old_domain: Sequence[str | Path]
+    text_field: str | None
+    minutes: float | None
+    steps: int | None
+    seed: int | None
+    checkpoint_every: int | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    dtype: Literal["auto", "float32", "bfloat16"]
+    batch_size: int | None
+    learning_rate: float | None
+    model: ModelDict | None
+    data: DataDict | None
+    training: TrainingDict | None

@@ -84,9 +84,10 @@ def check_unique(columns: Sequence[str], wanted: Sequence[str], where: str) -> N
 
 
 class Format(ABC):
-    """A file format of rows. has_header: the columns are named once, not in each row."""
+    """A file format of rows. has_header: the columns are named once, not in each row. suffixes: beyond FORMATS."""
 
     has_header = False
+    suffixes: tuple[str, ...] = ()
 
     @abstractmethod
     def rows(self, table: Table) -> Iterator[Row]:

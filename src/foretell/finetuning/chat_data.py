@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, DataError, TokenizerError, counted
 from foretell.finetuning.conversations import Conversation
 from foretell.finetuning.inputs import are_few
+from foretell.finetuning.kinds import Truncation
 from foretell.numerics.randomness import permutation, stream_key
 from foretell.storage.files import sha256
 from foretell.storage.safetensors_files import open_tensors
@@ -23,7 +23,6 @@ from foretell.text import Tokenizer
 from foretell.text.chat_template import ChatFormat, ChatTokens
 
 FORMER_FILE = "chats.safetensors"  # see `read_chat_file`
-Truncation = Literal["drop", "tail"]
 
 
 @dataclass(frozen=True)

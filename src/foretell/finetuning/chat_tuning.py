@@ -14,9 +14,10 @@ from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
 from foretell.config.weight_shapes import count_parameters
 from foretell.errors import as_path, counted
-from foretell.finetuning.chat_data import ChatData, EncodedConversation, Truncation, encode_all, split
+from foretell.finetuning.chat_data import ChatData, EncodedConversation, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask, row_batches
 from foretell.finetuning.conversations import ConversationReader
+from foretell.finetuning.kinds import ChatOptions
 from foretell.finetuning.request import FEWEST_STEPS
 from foretell.finetuning.split import count_repeated
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
@@ -49,16 +50,12 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatRequest(TrainingRequest):
+class ChatRequest(ChatOptions, TrainingRequest):
     """A request to tune on conversations. Data and model can be missing only when resuming."""
 
     config_type: ClassVar[type[Section]] = ChatConfig
 
     data: Sequence[str | Path] = ()
-    dev: str | Path | None = None  # a separate file, instead of a part of the data
-    template: str | None = None  # a built-in name or a file; None: the model's template, else chatml
-    truncate: Truncation | None = None
-    spell_tokens: bool | None = None  # write special tokens that the tokenizer does not have as text
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +68,7 @@ class ChatRequest(TrainingRequest):
     @property
     def choices(self) -> dict[str, Any]:
         template = None if self.template is None else find_template(self.template).name
-        return {"template": template, "truncation": self.truncate, "spell_tokens": self.spell_tokens}
+        return {"template": template, "truncation": self.truncate, "spell_tokens": self.spell_tokens or None}
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ def check_expressible(head: TaskHead) -> None:
     """Refuse a head that does not read the last token of a single sequence."""
     if not head.task.in_transformers:
         expressible = " and ".join(task for task in KINDS if find_kind(task).in_transformers)
-        raise UsageError(f"a model for --task {head.task.name} has no class in transformers; {expressible} have one")
+        raise UsageError(
+            f"a model for --task {head.settings.task} has no class in transformers; {expressible} have one"
+        )
     if head.settings.pool == "mean":
         raise UsageError("transformers' classifiers read the last token; tune with --pool extract or last to export")
 
@@ -131,7 +133,7 @@ def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, 
     """Read back from disk and compare: outputs by the NumPy textbook, and ids by the `tokenizers` library."""
     head, tokenizer = head_of(model), model.tokenizer
     texts = [shortened(text, model) for text in probe_texts(tokenizer)]
-    rows = [(text, texts[0]) if head.task.text_columns > 1 else (text,) for text in texts]
+    rows = [(text, texts[0]) if head.task.reader.form.columns > 1 else (text,) for text in texts]
     encoded = head.task.encode(rows, input_format(model))
     theirs = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
     for row, example in zip(rows, encoded, strict=True):

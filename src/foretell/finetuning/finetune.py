@@ -33,8 +33,6 @@ from foretell.session.state import SessionState
 from foretell.storage.files import read_json
 from foretell.text import Tokenizer
 
-NEW_MODEL = "vocabulary  the most frequent words of the training texts{case}; others are read as unknown"
-
 KEPT_ROWS = "rows.jsonl"  # the run's copy of a table in memory
 
 logger = logging.getLogger(__name__)
@@ -53,14 +51,14 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     def recorded(self, data: LabelledFiles) -> dict[str, Any]:
         """The columns given by the user; the others are found again when resuming."""
-        columns = self.request.columns
+        columns = self.request.named_columns
         return {} if columns == Columns(texts=()) else {"columns": columns.model_dump(mode="json")}
 
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
         assert request.data is not None
         head = request.section("head")
-        files = read_files(request.data, request.dev, request.tuning(), head, request.columns, request.seed)
+        files = read_files(request.data, request.dev, request.tuning(), head, request.named_columns, request.split_seed)
         kind_of(files.settings).check(request.tuning())
         for part, path in (("data", request.data), ("dev", request.dev)):
             if isinstance(path, Path):
@@ -83,13 +81,14 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         if not self.request.is_from_scratch:
             return self.start
         if self.new_start is None:
-            self.new_start = untrained(type(kind_of(data.settings)), data.train, self.request.seed, self.request.size)
+            kind, request = type(kind_of(data.settings)), self.request
+            self.new_start = untrained(kind, data.train, request.split_seed, request.size)
         return self.new_start
 
     def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
         request, start, head = self.request, self.start_of(data), data.settings
         model = start.config.replaced(**{"dropout": request.recipe.dropout, **request.section("model")})
-        tokens = choose_tokens(start.tokenizer, head.pool, kind_of(head).has_delimiter)
+        tokens = choose_tokens(start.tokenizer, head.pool, has_delimiter=kind_of(head).reader.form.fewest > 1)
         return FinetuneConfig(
             model=model,
             finetuning=request.tuning(),
@@ -134,13 +133,12 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         longest = max(example.length for example in data.train)
         columns = ", ".join((*head.columns.texts, *head.columns.choices))
         case = "" if task.head.task.reads_case else " in lower case"
-        new = (
-            []
-            if task.record.start
-            else [describe_model(task.record.size, task.config.model), NEW_MODEL.format(case=case)]
-        )
+        new = [
+            describe_model(task.record.size, task.config.model),
+            f"vocabulary  the most frequent words of the training texts{case}; others are read as unknown",
+        ]
         return [
-            *new,
+            *([] if task.record.start else new),
             f"columns     {columns}; label {head.columns.label}",
             f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.files.split_rule}",
             f"labels      {task.head.task.describe_targets([example.target for example in data.train])}",

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from foretell.config.section import make_section
 from foretell.errors import CheckpointError, UsageError
+from foretell.finetuning.examples import Example
 from foretell.finetuning.inputs import EncodedExample, InputFormat, TaskBatch, iter_by_length, with_input_tokens
-from foretell.finetuning.kind import Example, Kind, kind_of
+from foretell.finetuning.kind import Kind, kind_of
 from foretell.finetuning.settings import HeadSettings, Truncate
+from foretell.insight.readout import TASK_HEAD
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, make_dropout
@@ -24,8 +26,6 @@ from foretell.saved_model.config_file import command_of
 from foretell.saved_model.part import DECODER, TOKENIZER, DecoderPart, Part, PartSource, TokenizerPart, register_part
 from foretell.system.device import autocast
 from foretell.training.objective import Loss, Objective
-
-TASK_HEAD = "task_head"  # the name and the kind of the part
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,6 @@ class TaskHead(Part):
 
     @property
     def task(self) -> Kind:
-        """The kind of task: its inputs and predictions."""
         return kind_of(self.settings)
 
     def outputs(self, decoder: Decoder, batch: TaskBatch) -> Tensor:
@@ -113,22 +112,18 @@ def input_format(model: LanguageModel) -> InputFormat:
     return InputFormat(model.tokenizer, settings.tokens, model.config.context_length, settings.truncate)
 
 
-def encode_texts(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
-    """Examples as token sequences, without targets; those that do not fit the context are logged, or refused."""
-    encoded = [
-        replace(each, where=example.where, texts=example.texts)
-        for each, example in zip(kind.encode([example.texts for example in examples], inputs), examples, strict=True)
-    ]
+def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
+    """Examples as token sequences, with targets if they have labels.
+
+    Examples that do not fit the context are logged, or refused.
+    """
+    targets = [kind.target(example) if example.labels else () for example in examples]
+    encoded = kind.encode([example.texts for example in examples], inputs)
+    joined = zip(encoded, targets, examples, strict=True)
+    encoded = [replace(each, target=target, where=example.where) for each, target, example in joined]
     if line := inputs.check_cuts(encoded):
         logger.warning(line)
     return encoded
-
-
-def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
-    """Examples as token sequences with targets, as in `encode_texts`."""
-    targets = [kind.target(example) for example in examples]
-    encoded = encode_texts(examples, kind, inputs)
-    return [replace(each, target=target) for each, target in zip(encoded, targets, strict=True)]
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ Target = tuple[float, ...]  # the index of a label or answer, or a number; for t
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """The token sequences of an example, its target and, if needed, its texts.
+    """The token sequences of an example, and its target.
 
     positions: the tokens whose vectors the head reads, if it does not read one vector per sequence; -1 for a token that
     was cut off. cut: the number of tokens left out to fit the context.
@@ -52,7 +53,6 @@ class EncodedExample:
     where: str = ""
     positions: tuple[int, ...] = ()
     cut: int = 0
-    texts: tuple[str, ...] = ()
 
     @property
     def length(self) -> int:
@@ -99,7 +99,7 @@ class InputFormat:
         room = self.context_length - len(self.start) - len(self.extract) - len(self.delimiter) * (len(texts) - 1)
         return fit(texts, room, self.truncate or "tail")
 
-    def join(self, texts: list[list[int]]) -> tuple[list[int], int]:
+    def join(self, texts: list[list[Any]]) -> tuple[list[Any], int]:
         """Texts joined with the special tokens, and the number of tokens left out to fit the context."""
         kept = self.fitting(texts)
         ids = [] if kept[0][: len(self.start)] == self.start else list(self.start)

@@ -13,17 +13,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.finetuning.head import TaskHead, encode_texts, head_of, head_outputs, input_format
+from foretell.finetuning.examples import Example
+from foretell.finetuning.head import TaskHead, encode_examples, head_of, head_outputs, input_format
 from foretell.finetuning.inputs import EncodedExample, InputFormat
-from foretell.finetuning.kind import AskedOutput, Example, Kind, TaskPrediction
+from foretell.finetuning.kind import Kind
 from foretell.finetuning.predict import TaskInputModel, given_texts
+from foretell.finetuning.prediction_format import AskedOutput, TaskPrediction
 from foretell.insight.attribution.direct_logit_attribution import DirectContribution, part_table
 from foretell.insight.attribution.word_effects import (
     Masks,
@@ -114,13 +115,13 @@ class LabelAttribution(Shown):
     def tables(self) -> list[DocumentSection]:
         """The words of each text."""
         longest = max((abs(word.effect) for word in self.words), default=0.0)
-        sources = sorted({word.source for word in self.words})
+        texts: dict[int, list[WordRow]] = {}
+        for word in self.words:
+            texts.setdefault(word.source, []).append(WordRow(word.text, word.effect, {"direct": signed(word.value)}))
         sections = []
-        for source in sources:
-            words = [word for word in self.words if word.source == source]
-            rows = [WordRow(word.text, word.effect, {"direct": signed(word.value)}) for word in words]
+        for source, rows in sorted(texts.items()):
             shown = largest_in_order(rows)
-            title = f"by {self.unit}" + (f", text {source + 1}" if len(sources) > 1 else "")
+            title = f"by {self.unit}" + (f", text {source + 1}" if len(texts) > 1 else "")
             title += f", the {len(shown)} largest of {len(rows)}" if len(shown) < len(rows) else ""
             sections.append(DocumentSection(title, [word_table(shown, longest, self.unit)]))
         return sections
@@ -147,11 +148,11 @@ def attribute_label(
     of words. Raises UsageError for an unknown label, `against` with a number or a choice, and a model without a head.
     """
     head, inputs = head_of(model), input_format(model)
-    texts = given_texts(head.task, texts)
-    (example,) = encode_texts([Example(texts, (), "the given text")], head.task, inputs)
+    texts = given_texts(head.task.reader, texts)
+    (example,) = encode_examples([Example(texts, (), "the given text")], head.task, inputs)
     outputs = example_outputs(model, head, [example])[0]  # (C,)
-    prediction = head.task.prediction(outputs, texts)
-    asked = head.task.asked(texts, prediction.label if label is None else label, against)
+    prediction = head.task.predictions.make(outputs, texts)
+    asked = head.task.predictions.asked(texts, prediction.label if label is None else label, against)
     readout = make_readout(model, example, texts)
     sequences = readout.sequences(asked.output)
     divide = pieces_of if pieces else words_of
@@ -198,36 +199,25 @@ class ExampleWords:
     ):
         """texts: the words of each text. used: the sequences that affect the number; by default all."""
         self.example = example
-        # The kind arranges references to tokens (-1, -2, ...) in place of ids; special tokens have their ids, from 0
-        everything = [(source, word) for source, words in enumerate(texts) for word in words]
-        owners = [index for index, (_, word) in enumerate(everything) for _ in word.tokens]  # the word of each token
-        ends = np.cumsum([sum(len(word.tokens) for word in words) for words in texts]).tolist()
-        references = [[-at - 1 for at in range(first, end)] for first, end in pairwise([0, *ends])]
-        arranged = kind.arrange(references, inputs).sequences
-        used = range(len(arranged)) if used is None else used
-        present = sorted({owners[-at - 1] for index in used for at in arranged[index] if at < 0})
-        players = {owner: player for player, owner in enumerate(present)}
-        self.sequences = list(used)
-        self.words = [everything[owner] for owner in present]
-        # (T,) for each sequence: the index of each token's word; SPECIAL also for tokens that are always present
-        self.owners = [
-            np.array([players.get(owners[-at - 1], SPECIAL) if at < 0 else SPECIAL for at in row], int)
-            for row in arranged
+        words = {(source, at): word for source, each in enumerate(texts) for at, word in enumerate(each)}
+        # Arranged like the ids, with the key of a word for each of its tokens; special tokens keep their ids
+        keys = [
+            [(source, at) for at, word in enumerate(each) for _ in word.tokens] for source, each in enumerate(texts)
         ]
+        arranged = [inputs.join(group)[0] for group in kind.groups(keys)]
+        self.sequences = list(range(len(arranged)) if used is None else used)
+        read = {key for index in self.sequences for key in arranged[index]}
+        present = [key for key in words if key in read]
+        self.words = [(source, words[source, at]) for source, at in present]
+        players = {key: player for player, key in enumerate(present)}
+        # (T,) for each sequence: the index of each token's word; SPECIAL also for tokens that are always present
+        self.owners = [np.array([players.get(key, SPECIAL) for key in row], int) for row in arranged]
 
     def without(self, masks: Masks) -> list[EncodedExample]:
         """The example with only the words in each mask (P,)."""
-        sequences = [np.array(ids, int) for ids in self.example.sequences]
-        return [
-            replace(
-                self.example,
-                sequences=tuple(
-                    ids[np.append(mask, True)[owner]].tolist()
-                    for ids, owner in zip(sequences, self.owners, strict=True)
-                ),
-            )
-            for mask in masks
-        ]
+        rows = [(np.array(ids, int), owner) for ids, owner in zip(self.example.sequences, self.owners, strict=True)]
+        kept = (tuple(ids[np.append(mask, True)[owner]].tolist() for ids, owner in rows) for mask in masks)
+        return [replace(self.example, sequences=sequences) for sequences in kept]
 
 
 def example_outputs(model: LanguageModel, head: TaskHead, examples: Sequence[EncodedExample]) -> list[np.ndarray]:
@@ -268,7 +258,7 @@ def direct_contributions(
 def readout_of(model: TaskInputModel, text: str = "") -> TaskReadout:
     """The head of a tuned model after the pass over an example. text: the first text of the example."""
     kind = head_of(model).task
-    texts = kind.given_texts([text, *model.others])
+    texts = kind.reader.given_texts([text, *model.others])
     (example,) = kind.encode([texts], input_format(model))
     return make_readout(model, example, texts, model.shown)
 
@@ -276,7 +266,7 @@ def readout_of(model: TaskInputModel, text: str = "") -> TaskReadout:
 def make_readout(model: LanguageModel, example: EncodedExample, texts: Sequence[str], shown: int = 0) -> TaskReadout:
     """The head of a tuned model after the pass over sequence `shown` of an example."""
     head, sequences = head_of(model), example.sequences
-    kind, (factor, constant) = head.task, head.task.scale
+    kind, factor, constant = head.task, head.settings.deviation, head.settings.mean
 
     def outputs(own: Tensor, *others: Tensor) -> Tensor:
         with torch.no_grad(), autocast(own.device, model.dtype):
@@ -284,7 +274,7 @@ def make_readout(model: LanguageModel, example: EncodedExample, texts: Sequence[
         return logits if factor == 1 and not constant else constant + factor * logits.double()
 
     return kind.readout(
-        names=kind.names(texts),
+        names=kind.predictions.names(texts),
         weight=head.linear.weight.detach(),
         reads_mean=head.settings.pool == "mean",
         outputs=outputs,
@@ -293,7 +283,7 @@ def make_readout(model: LanguageModel, example: EncodedExample, texts: Sequence[
         constant=constant,
         others=tuple(ids for index, ids in enumerate(sequences) if index != shown),
         first=shown,
-        example=EXAMPLES.get(kind.fewest_texts, "question and the answer"),
+        example=EXAMPLES.get(kind.reader.form.fewest, "question and the answer"),
     )
 
 

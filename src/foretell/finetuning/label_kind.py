@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.finetuning.examples import Example, ExampleReader
 from foretell.finetuning.figures import class_report, confusion, label_figures, log_softmax, macro_f1
 from foretell.finetuning.inputs import EncodedExample, Target, TaskBatch
-from foretell.finetuning.kind import AskedOutput, Example, Kind, TaskPrediction
+from foretell.finetuning.kind import Kind
 from foretell.finetuning.number_kind import parse_number
+from foretell.finetuning.prediction_format import AskedOutput, PredictionFormat, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Table, bar, quoted
 from foretell.typesetting.numbers import percent
@@ -38,11 +40,9 @@ class LabelPrediction(TaskPrediction):
     label: str = ""
     probabilities: dict[str, float] = field(default_factory=dict)
 
-    def likeliest(self) -> list[tuple[str, float]]:
-        return sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
-
     def document(self) -> DocumentSection:
-        rows = [(percent(value), bar(value), shorten(name, 60)) for name, value in self.likeliest()]
+        likeliest = sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
+        rows = [(percent(value), bar(value), shorten(name, 60)) for name, value in likeliest]
         return DocumentSection(f"label {shorten(self.label, 60)}", [Table(("probability", "", "label"), rows)])
 
     def short(self) -> str:
@@ -52,10 +52,34 @@ class LabelPrediction(TaskPrediction):
         return {"label": self.label, "probabilities": self.probabilities}
 
 
+class LabelFormat(PredictionFormat):
+    answer = "label"
+
+    def make(self, outputs: np.ndarray, texts: Sequence[str]) -> LabelPrediction:
+        names = self.names(texts)
+        probabilities = np.exp(log_softmax(outputs[None, : len(names)])[0])
+        pairs = dict(zip(names, probabilities.tolist(), strict=True))
+        return LabelPrediction(names[int(probabilities.argmax())], pairs)
+
+    def table_cells(self, prediction: LabelPrediction | None) -> dict[str, Any]:
+        """A column for each label, or for each answer by its number."""
+        values = [] if prediction is None else [f"{value:.6g}" for value in prediction.probabilities.values()]
+        names = self.settings.labels or tuple(map(str, range(len(values))))
+        cells = zip(names, values or [""] * len(names), strict=True)
+        return {self.column: prediction and prediction.label} | {f"{PROBABILITY}{name}": value for name, value in cells}
+
+    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
+        """The logit of a label minus the logit of `against`, or minus the mean over all labels."""
+        names = self.settings.labels
+        chosen, other = find_label(names, label), len(names) if against is None else find_label(names, against)
+        minus = "the mean of all labels" if against is None else f"the logit of {quoted(names[other])}"
+        return AskedOutput(chosen, f"the logit of {quoted(names[chosen])}", other, f"minus {minus}")
+
+
 class LabelKind(Kind):
     """One of several labels: cross entropy on a logit per label."""
 
-    answer = "label"
+    format = LabelFormat
     scores = ("accuracy", "macro_f1")
 
     @classmethod
@@ -68,9 +92,6 @@ class LabelKind(Kind):
     def target(self, example: Example) -> Target:
         (label,) = example.labels
         return (label_index(label, self.settings.labels, example.where),)
-
-    def describe_targets(self, targets: Sequence[Target]) -> str:
-        return describe_counts(self.settings.labels, [int(index) for (index,) in targets])
 
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
         """With `balanced`, all classes have the same total weight."""
@@ -95,51 +116,20 @@ class LabelKind(Kind):
         return {**label_figures(logits, indices), **class_report(logits, indices, names)}
 
     def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
-        indices, labels = indices_of(targets), self.settings.labels
-        majority = int(np.bincount(indices_of(train)).argmax())
+        indices, majority = indices_of(targets), int(np.bincount(indices_of(train)).argmax())
         chosen = np.full(len(indices), majority)
-        count = max(len(labels), int(indices.max()) + 1, majority + 1)
         return {
             "rule": "the most frequent label",
-            "label": labels[majority] if labels else str(majority),
+            "label": self.settings.labels[majority] if self.settings.labels else str(majority),
             "accuracy": float((chosen == indices).mean()),
-            "macro_f1": macro_f1(confusion(chosen, indices, count)),
+            "macro_f1": macro_f1(confusion(chosen, indices, max(int(indices.max()), majority) + 1)),
         }
-
-    # --- predictions
-
-    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
-        return self.settings.labels
-
-    def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> LabelPrediction:
-        names = self.names(texts)
-        probabilities = np.exp(log_softmax(outputs[None, : len(names)])[0])
-        pairs = dict(zip(names, probabilities.tolist(), strict=True))
-        return LabelPrediction(names[int(probabilities.argmax())], pairs)
-
-    def cells(self, prediction: LabelPrediction | None) -> dict[str, Any]:
-        shares = {} if prediction is None else {PROBABILITIES: prediction.probabilities}
-        return {self.predicted: prediction and prediction.label} | shares
-
-    def table_cells(self, prediction: LabelPrediction | None) -> dict[str, Any]:
-        values = [] if prediction is None else [f"{value:.6g}" for value in prediction.probabilities.values()]
-        names = self.settings.labels or tuple(map(str, range(len(values))))
-        cells = zip(names, values or [""] * len(names), strict=True)
-        first = {self.predicted: None if prediction is None else prediction.label}
-        return first | {f"{PROBABILITY}{name}": value for name, value in cells}
-
-    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
-        """The logit of a label minus the logit of `against`, or minus the mean over all labels."""
-        names = self.settings.labels
-        chosen, other = find_label(names, label), len(names) if against is None else find_label(names, against)
-        minus = "the mean of all labels" if against is None else f"the logit of {quoted(names[other])}"
-        return AskedOutput(chosen, f"the logit of {quoted(names[chosen])}", other, f"minus {minus}")
 
 
 class ClassifyKind(LabelKind):
     """One of several labels for a text."""
 
-    name = "classify"
+    reader = ExampleReader("classify")
     pools = ("mean", "extract", "last")  # docs/finetuning.md has the measurements
     learning_rate = 1e-3
     linear_model = "logistic"
@@ -203,12 +193,6 @@ def find_label(labels: Sequence[str], label: str | None) -> int:
         known = ", ".join(labels[:12])
         raise UsageError(f"unknown label '{label}'{did_you_mean(str(label), labels)}; the labels are {known}")
     return labels.index(label)
-
-
-def describe_counts(labels: Sequence[str], indices: Iterable[int]) -> str:
-    counts = Counter(indices)
-    shown = ", ".join(f"{label} {counts[index]:,}" for index, label in enumerate(labels[:8]))
-    return shown + (" ..." if len(labels) > 8 else "")
 
 
 def stacked(outputs: Sequence[np.ndarray]) -> np.ndarray:

@@ -11,12 +11,13 @@ import numpy as np
 from torch import Tensor
 
 from foretell.data.numbers import LARGEST, MARKS, may_group, plain_number, two_readings
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError
+from foretell.finetuning.examples import Example, ExampleReader
 from foretell.finetuning.figures import draw_scatter, number_figures
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import AskedOutput, Example, Kind, TaskPrediction
+from foretell.finetuning.kind import Kind
+from foretell.finetuning.prediction_format import AskedOutput, PredictionFormat, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
-from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.numbers import format_significant
 
 DIGITS = 7  # significant digits of a prediction in a table; float32 has about 7
@@ -28,9 +29,6 @@ class NumberPrediction(TaskPrediction):
 
     value: float = math.nan
 
-    def document(self) -> DocumentSection:
-        return DocumentSection("", [Paragraph(self.short())])
-
     def short(self) -> str:
         return format_significant(self.value, DIGITS - 1)
 
@@ -38,12 +36,28 @@ class NumberPrediction(TaskPrediction):
         return {"value": self.value}
 
 
+class NumberFormat(PredictionFormat):
+    answer = "value"
+
+    def make(self, outputs: np.ndarray, texts: Sequence[str]) -> NumberPrediction:
+        return NumberPrediction(value=self.settings.mean + self.settings.deviation * float(outputs[0]))
+
+    def table_cells(self, prediction: NumberPrediction | None) -> dict[str, Any]:
+        """As `cells`, with the decimal mark of the training file."""
+        text = "" if prediction is None else format_significant(prediction.value, DIGITS)
+        return {self.column: text.replace(".", self.settings.columns.decimal or ".")}
+
+    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
+        self.refuse_against(against)
+        return AskedOutput(0, "the number")
+
+
 class NumberKind(Kind):
     """A number for a text: squared error on one output, which is (number - mean) / deviation."""
 
-    name = "regress"
+    reader = ExampleReader("regress")
+    format = NumberFormat
     splits_by_label = False
-    answer = "value"
     linear_model = "ridge"
 
     @classmethod
@@ -86,29 +100,6 @@ class NumberKind(Kind):
         self, figure: Any, report: dict[str, Any], outputs: Sequence[np.ndarray], targets: Sequence[Target]
     ) -> None:
         draw_scatter(figure.subplots(), self.on_scale(targets), self.on_scale(outputs))
-
-    def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> NumberPrediction:
-        return NumberPrediction(value=self.settings.mean + self.settings.deviation * float(outputs[0]))
-
-    def cells(self, prediction: NumberPrediction | None) -> dict[str, Any]:
-        return {self.predicted: None if prediction is None else prediction.value}
-
-    def table_cells(self, prediction: NumberPrediction | None) -> dict[str, Any]:
-        """As `cells`, with the decimal mark of the training file."""
-        text = "" if prediction is None else format_significant(prediction.value, DIGITS)
-        return {self.predicted: text.replace(".", self.settings.columns.decimal or ".")}
-
-    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
-        return ("the number",)
-
-    @property
-    def scale(self) -> tuple[float, float]:
-        return self.settings.deviation, self.settings.mean
-
-    def asked(self, texts: Sequence[str], label: str | None, against: str | None) -> AskedOutput:
-        if against is not None:
-            raise UsageError(f"--against compares two labels, but this model is for --task {self.name}")
-        return AskedOutput(0, "the number")
 
 
 def number_of(example: Example) -> float:

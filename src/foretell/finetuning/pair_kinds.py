@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from foretell.data.table import list_names, without_index
 from foretell.errors import DataError
-from foretell.finetuning.kind import Example, Kind
+from foretell.finetuning.examples import Example, ExampleForm, ExampleReader
+from foretell.finetuning.kind import Kind, Token
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.number_kind import NumberKind, parse_number
 from foretell.finetuning.settings import HeadSettings
@@ -21,17 +22,10 @@ PAIR_NAMES = (
 MANY = 20  # more different numbers are a scale, fewer are labels
 
 
-class PairKind(Kind):
-    """Two texts in one sequence."""
+class PairReader(ExampleReader):
+    form = ExampleForm(fewest=2, most=2, columns=2, words="two texts", arguments='"a text" "another text"')
 
-    fewest_texts = most_texts = text_columns = 2
-    reads = "two texts"
-    arguments = '"a text" "another text"'
-    has_delimiter = True
-    linear_model = ""  # NumberKind's reads one text
-
-    @classmethod
-    def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
+    def guess_texts(self, available: Sequence[str], where: str) -> tuple[str, ...]:
         """The two columns with known names, or the only two that are left."""
         lower = {name.lower(): name for name in available}
         pairs = [(lower[first], lower[second]) for first, second in PAIR_NAMES if first in lower and second in lower]
@@ -45,18 +39,19 @@ class PairKind(Kind):
         )
 
 
-class EntailmentKind(PairKind, LabelKind):
-    """A label for two texts in their order."""
+class EntailmentKind(LabelKind):
+    """A label for two texts in their order, in one sequence."""
 
-    name = "entailment"
+    reader = PairReader("entailment")
     in_transformers = True
 
 
-class SimilarityKind(PairKind):
+class SimilarityKind(Kind):
     """A label or a number for two texts. The vectors for both orders are added, so that the order does not matter."""
 
-    name = "similarity"
+    reader = PairReader("similarity")
     readout = OrdersReadout
+    linear_model = ""  # NumberKind's reads one text
 
     @classmethod
     def of(cls, settings: HeadSettings) -> Kind:
@@ -71,7 +66,7 @@ class SimilarityKind(PairKind):
         is_number = len(numbers) == len(labels) and (len(labels) > MANY or any(number % 1 for number in numbers))
         return (NumberKind if is_number else LabelKind).fit(settings, examples)
 
-    def groups(self, texts: list[list[int]]) -> list[list[list[int]]]:
+    def groups(self, texts: list[Token]) -> list[list[Token]]:
         return [texts, texts[::-1]]
 
     def combined(self, layer: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,9 +15,10 @@ from foretell.data.lines import ZIP, content_suffix
 from foretell.data.memory import list_texts
 from foretell.data.table import FORMATS, LINES, TEXT, Lines, Row, Table, csv_line, open_table, text_line
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.columns import warn_of_other_columns
-from foretell.finetuning.head import encode_texts, head_of, head_outputs, input_format
-from foretell.finetuning.kind import Example, Kind, TaskPrediction
+from foretell.finetuning.examples import Example, ExampleReader, warn_of_other_columns
+from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
+from foretell.finetuning.kind import Kind
+from foretell.finetuning.prediction_format import TaskPrediction
 from foretell.finetuning.settings import Columns
 from foretell.language_model import LanguageModel
 from foretell.storage.files import check_target, new_files
@@ -51,9 +52,9 @@ def is_row(texts: object) -> bool:
     return isinstance(texts, Iterable) and not isinstance(texts, str | Mapping)
 
 
-def given_texts(kind: Kind, texts: Sequence[str]) -> tuple[str, ...]:
+def given_texts(reader: ExampleReader, texts: Sequence[str]) -> tuple[str, ...]:
     """The texts of one example. Raises UsageError for the wrong number of texts and for an empty one."""
-    given = kind.given_texts(texts)
+    given = reader.given_texts(texts)
     if not all(text.strip() for text in given):
         raise UsageError("the text is empty; give at least one character")
     return given
@@ -70,22 +71,23 @@ def predict_rows(
     head = head_of(model)
     kind = head.task
     sources = where or [f"text {index}" for index in range(1, len(rows) + 1)]
-    examples = [Example(given_texts(kind, texts), (), source) for texts, source in zip(rows, sources, strict=True)]
-    outputs = head_outputs(model.decoder, head, encode_texts(examples, kind, input_format(model)), model.dtype)
-    return [kind.prediction(row, example.texts) for row, example in zip(outputs, examples, strict=True)]
+    examples = [
+        Example(given_texts(kind.reader, texts), (), source) for texts, source in zip(rows, sources, strict=True)
+    ]
+    outputs = head_outputs(model.decoder, head, encode_examples(examples, kind, input_format(model)), model.dtype)
+    return [kind.predictions.make(row, example.texts) for row, example in zip(outputs, examples, strict=True)]
 
 
-def iter_predictions(
-    model: LanguageModel, rows: Iterable[tuple[Row, tuple[str, ...]]]
-) -> Iterator[tuple[Row, TaskPrediction | None]]:
+def iter_predictions(model: LanguageModel, rows: Iterable[tuple[Row, tuple[str, ...]]]) -> Iterator[Predicted]:
     """Rows with their predictions, ROWS_AT_ONCE at a time; None for a row with an empty text."""
     pending = iter(rows)
     while group := list(islice(pending, ROWS_AT_ONCE)):
-        full = [(row, texts) for row, texts in group if texts and all(text.strip() for text in texts)]
+        is_full = [bool(texts) and all(text.strip() for text in texts) for _, texts in group]
+        full = list(compress(group, is_full))
         results = iter(predict_rows(model, [texts for _, texts in full], [row.where for row, _ in full]))
-        present = {id(row) for row, _ in full}
-        for row, _ in group:
-            yield row, next(results) if id(row) in present else None
+        yield from (
+            (row, next(results) if has_text else None) for (row, _), has_text in zip(group, is_full, strict=True)
+        )
 
 
 def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator[Predicted]:
@@ -98,7 +100,7 @@ def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator
     rows, empty, first = iter(table), 0, ""
     if isinstance(table.format, Lines):  # keep blank lines, so that predictions correspond to lines
         rows = (replace(row, cells=row.cells or {TEXT: ""}) for row in table.records())
-    for row, prediction in iter_predictions(model, ((row, kind.texts(row, columns)) for row in rows)):
+    for row, prediction in iter_predictions(model, ((row, kind.reader.texts(row, columns)) for row in rows)):
         if prediction is None:
             empty, first = empty + 1, first or row.where
         yield row, prediction
@@ -108,10 +110,10 @@ def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator
 
 def find_table(path: Path, kind: Kind, encoding: str | None = None, names: tuple[str, ...] = ()) -> Table | None:
     """The table in a file (.txt: a text per line); None for other suffixes."""
-    suffix = content_suffix(path)
-    if suffix not in (*FORMATS, ".txt", ZIP, *kind.suffixes):
+    suffix, own = content_suffix(path), kind.reader.otherwise
+    if suffix not in (*FORMATS, ".txt", ZIP, *own.suffixes):
         return None
-    return open_table(path, encoding, names, kind.otherwise if suffix in kind.suffixes else LINES)
+    return open_table(path, encoding, names, own if suffix in own.suffixes else LINES)
 
 
 def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
@@ -122,7 +124,7 @@ def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
         return trained.model_copy(update={"label": None})
     if not given.texts and available == [TEXT] and len(trained.texts) == 1:
         return Columns(texts=(TEXT,))
-    chosen = kind.find_texts(available, given, str(table))
+    chosen = kind.reader.find_texts(available, given, str(table))
     warn_of_other_columns(str(table), chosen, trained.model_copy(update={"label": None}), given)
     return chosen
 
@@ -160,7 +162,7 @@ def write_table(file: IO[str], line: Line, predicted: Iterable[Predicted], kind:
     """The cells of each row and of its prediction, the same columns for every row."""
     header: list[str] = []
     for row, prediction in predicted:
-        cells = joined_cells(row, kind.table_cells(prediction))
+        cells = joined_cells(row, kind.predictions.table_cells(prediction))
         cells = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in cells.items()}
         if not header:
             header = list(cells)
@@ -174,7 +176,7 @@ def write_table(file: IO[str], line: Line, predicted: Iterable[Predicted], kind:
 def write_lines(file: IO[str], line: Line, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
     """The cells of each row, followed by the cells of its prediction."""
     for row, prediction in predicted:
-        cells = joined_cells(row, kind.cells(prediction))
+        cells = joined_cells(row, kind.predictions.cells(prediction))
         file.write(json.dumps(cells, ensure_ascii=False, default=str) + "\n")
         yield cells
 
@@ -203,7 +205,7 @@ class TaskInputModel(LanguageModel):
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """The token sequence for the head; a UsageError for a wrong number of texts."""
         kind = head_of(self).task
-        (encoded,) = kind.encode([kind.given_texts([text, *self.others])], input_format(self))
+        (encoded,) = kind.encode([kind.reader.given_texts([text, *self.others])], input_format(self))
         if encoded.cut:
             raise UsageError(f"the text does not fit the context by {encoded.cut} tokens; give a shorter one")
         return encoded.sequences[self.shown]
@@ -211,7 +213,7 @@ class TaskInputModel(LanguageModel):
 
 def as_task_input(model: LanguageModel, others: Sequence[str] = (), shown: int = 0) -> TaskInputModel:
     """The model for texts of its task; a UsageError for a model without a head, or for a missing answer."""
-    if shown >= max(1, head_of(model).task.num_answers(others)):
+    if shown >= max(1, head_of(model).task.predictions.num_answers(others)):
         raise UsageError(f"there is no answer {shown}, counted from 0")
     own = {field.name: getattr(model, field.name) for field in fields(LanguageModel)}
     return TaskInputModel(**own, others=tuple(others), shown=shown)

@@ -11,7 +11,7 @@ from foretell.data.table import open_table
 from foretell.errors import shell_words
 from foretell.evaluation.material import table_rows
 from foretell.evaluation.overlap import Overlap, overlap_entry, overlap_lines, overlap_with
-from foretell.finetuning.columns import warn_of_other_columns
+from foretell.finetuning.examples import warn_of_other_columns
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
 from foretell.finetuning.request import command_words
@@ -41,7 +41,7 @@ def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) 
     outputs = head_outputs(model.decoder, head_of(model), dev, session.dtype)
     targets = [example.target for example in dev]
     report: dict[str, Any] = {
-        "task": kind.name,
+        "task": kind.settings.task,
         "examples": {"train": len(task.data.train), "dev": len(dev)},
         "split": task.data.files.split_rule,
         "minutes": round(session.progress.seconds / 60, 3),
@@ -73,23 +73,16 @@ def longer_advice(session: SessionState[FinetuneTask], figures: Mapping[str, flo
 
     Checkpoints between two evaluations are evaluated too.
     """
-    progress, minutes = session.progress, session.task.record.minutes
+    progress, record, minutes = session.progress, session.task.record, session.task.record.minutes
     evaluated = [step for step, _ in points_of(session.run.metrics.records(), "validation_loss", "step")]
     is_perfect = figures.get("accuracy") == 1
     if is_perfect or not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
         return []
-    is_timed = minutes is not None and progress.step != session.task.record.most_steps
+    is_timed = minutes is not None and progress.step != record.most_steps
     length = ["--minutes", f"{2 * minutes:g}"] if is_timed else ["--steps", str(2 * progress.step)]
-    command = command_with(session, *length)
+    words = command_words([record.start.model] if record.start else [], record, session.task.config.finetuning)
+    command = f"{command_name()} {shell_words(*words, *length)}"
     return [f"the last evaluation is the best, so longer training may help, with your other options: {command}"]
-
-
-def command_with(session: SessionState[FinetuneTask], *options: str) -> str:
-    """The command of the run with other options."""
-    record = session.task.record
-    start = [record.start.model] if record.start else []
-    words = command_words(start, record, session.task.config.finetuning)
-    return f"{command_name()} {shell_words(*words, *options)}"
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,7 @@ def evaluate_task(
     DataError for rows that cannot be read.
     """
     head = head_of(model)
-    table = open_table(as_source(data), encoding, tuple(columns), head.task.otherwise)
+    table = open_table(as_source(data), encoding, tuple(columns), head.task.reader.otherwise)
     available, given = table.first_columns(), make_columns(text_column, label_column, choice_column, decimal)
     kind, trained = head.task, head.settings.columns
     if not given.texts and not given.choices and all(name in available for name in (*trained.texts, *trained.choices)):
@@ -161,9 +154,9 @@ def evaluate_task(
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
     given = given.model_copy(update={"decimal": given.decimal or trained.decimal})
-    chosen = kind.find_columns(available, given, str(table))
+    chosen = kind.reader.find_columns(available, given, str(table))
     warn_of_other_columns(str(table), chosen, trained, given)
-    examples = kind.read_all(table, chosen)[:limit]
+    examples = kind.reader.read_all(table, chosen)[:limit]
     overlap = overlap_with(model.data_use, hash_examples(examples), table_rows(table.file.suffix))
     examples = encode_examples(examples, kind, input_format(model))
     outputs = head_outputs(model.decoder, head, examples, model.dtype)

@@ -11,16 +11,14 @@ from typing import Any, ClassVar
 from foretell.config.model import ModelConfig
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
-from foretell.data.memory import as_source
 from foretell.data.table import Table
 from foretell.errors import UsageError
-from foretell.finetuning.kind import Example, Kind, find_kind
+from foretell.finetuning.examples import Example
+from foretell.finetuning.kind import Kind, find_kind
+from foretell.finetuning.kinds import HeadOptions
 from foretell.finetuning.settings import (
     Columns,
-    DecimalMark,
     FinetuneConfig,
-    Pool,
-    Truncate,
     TuningSettings,
     make_columns,
 )
@@ -113,15 +111,13 @@ def context_for(size: str, tokenizer: Tokenizer, examples: Sequence[Example]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneRequest(TrainingRequest):
+class FinetuneRequest(HeadOptions, TrainingRequest):
     """A model, a file of examples, and settings. Data and model can be missing only when resuming."""
 
     config_type: ClassVar[type[Section]] = FinetuneConfig
 
     data: Path | Table | None = None  # a table in memory, or the path of one
     dev: Path | Table | None = None
-    columns: Columns = field(default_factory=lambda: Columns(texts=()))
-    is_from_scratch: bool = False  # a new model of `size` with random weights, instead of `start`
 
     def __post_init__(self) -> None:
         if self.is_from_scratch and self.start is not None:
@@ -129,6 +125,7 @@ class FinetuneRequest(TrainingRequest):
         if self.size is not None and self.start is not None:
             raise UsageError(f"--size {self.size} is the size of a new model; give it with --from-scratch")
         super().__post_init__()
+        self.named_columns  # noqa: B018 - refuses wrong ones
         if self.size is not None:
             preset(self.size, SIZES)
         if self.is_from_scratch and "lora" in self.overrides:
@@ -158,14 +155,19 @@ class FinetuneRequest(TrainingRequest):
         return make_section(TuningSettings, {**defaults, **given}, "finetuning")
 
     @property
-    def seed(self) -> int:
+    def named_columns(self) -> Columns:
+        """The columns that the user named."""
+        return make_columns(self.text_column, self.label_column, self.choice_column, self.decimal)
+
+    @property
+    def split_seed(self) -> int:
         """The seed of the training, which also chooses the held-out examples."""
         seeds = {key: value for key, value in self.section("training").items() if key == "seed"}
         return make_section(TrainingConfig, {"steps": 1, **seeds}, "training").seed
 
     def check_same_run(self, config: FinetuneConfig, record: RunRecord) -> None:
         super().check_same_run(config, record)
-        for name, value in self.columns.model_dump().items():
+        for name, value in self.named_columns.model_dump().items():
             old = getattr(config.head.columns, name)
             if value not in (None, (), old):
                 raise self.changed(f"{name} in the columns", old, value)
@@ -182,44 +184,6 @@ class FinetuneRequest(TrainingRequest):
         patience = {"patience": 6 if has_dev else None}
         values = {**defaults, **patience, **given, "steps": steps, "batch_size": batch_size}
         return make_section(TrainingConfig, values, "training")
-
-
-def make_request(
-    data: Any,
-    *,
-    task: str | None = None,
-    text_column: str | Sequence[str] = (),
-    label_column: str | None = None,
-    choice_column: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    dev: Any = None,
-    decimal: DecimalMark | None = None,
-    dropout: float | None = None,
-    pool: Pool | None = None,
-    truncate: Truncate | None = None,
-    training: Mapping[str, Any] | None = None,
-    lora: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> FinetuneRequest:
-    """A request from options of the command line; `options` has fields of `TuningSettings` and `FinetuneRequest`.
-
-    data, dev: a path, a DataFrame of pandas or polars, or a list of dicts.
-    """
-    tuning = {name: options.pop(name) for name in TuningSettings.model_fields if name in options}
-    sections: dict[str, Mapping[str, Any]] = {
-        "model": {"dropout": dropout},
-        "finetuning": {**tuning, "task": task, "names": tuple(columns) or None},
-        "head": {"pool": pool, "truncate": truncate},
-    }
-    given = {name: {key: value for key, value in each.items() if value is not None} for name, each in sections.items()}
-    overrides = {name: values for name, values in {**given, "training": training}.items() if values}
-    return FinetuneRequest(
-        data=None if data is None else as_source(data),
-        dev=None if dev is None else as_source(dev),
-        columns=make_columns(text_column, label_column, choice_column, decimal),
-        overrides=overrides if lora is None else {**overrides, "lora": lora},
-        **options,
-    )
 
 
 def command_words(start: Sequence[str], record: RunRecord, settings: TuningSettings) -> list[str]:

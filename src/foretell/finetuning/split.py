@@ -16,7 +16,7 @@ import numpy as np
 
 from foretell.data.data_use import hash_texts
 from foretell.errors import DataError
-from foretell.finetuning.kind import Example
+from foretell.finetuning.examples import Example
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ def split_off_dev(
             raise DataError(
                 "each label has one example, or one group, so none can be held out; give more rows, or --dev FILE"
             )
-    return divided(examples, held_out)
+    train = [example for index, example in enumerate(examples) if index not in held_out]
+    return train, [examples[index] for index in sorted(held_out)]
 
 
 def make_folds(examples: Sequence[Example], count: int, seed: int, by_label: bool) -> list[list[int]]:
@@ -59,11 +60,6 @@ def make_folds(examples: Sequence[Example], count: int, seed: int, by_label: boo
         for unit in sorted(units, key=len, reverse=True):
             min(folds, key=len).extend(unit)
     return folds
-
-
-def divided(examples: Sequence[Example], held_out: set[int]) -> tuple[list[Example], list[Example]]:
-    train = [example for index, example in enumerate(examples) if index not in held_out]
-    return train, [example for index, example in enumerate(examples) if index in held_out]
 
 
 def units_by_label(examples: Sequence[Example], seed: int, by_label: bool) -> list[list[Unit]]:

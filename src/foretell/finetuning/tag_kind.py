@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from foretell.data.table import Format, Row, Table
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.columns import cell_text, label_text
+from foretell.finetuning.examples import TEXT_NAMES, Example, ExampleForm, ExampleReader, cell_text, label_text
 from foretell.finetuning.figures import class_report, log_softmax, scores
 from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
-from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction
-from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
+from foretell.finetuning.kind import Kind
+from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, in_order, label_index
+from foretell.finetuning.prediction_format import PredictionFormat, TaskPrediction
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
 from foretell.insight.readout import TagsReadout
 from foretell.typesetting import document
@@ -41,6 +42,8 @@ Span = tuple[str, int, int]  # the type, the first word, and the word after the 
 class Conll(Format):
     """CoNLL: a word per line, with its tag in the last column; columns are separated by spaces or tabs, and sentences
     by blank lines. Lines that begin with -DOCSTART- are skipped."""
+
+    suffixes = (".conll", ".bio", ".iob")
 
     def rows(self, table: Table) -> Iterator[Row]:
         """A row per sentence, with a list of words and, if there are several columns, one of tags."""
@@ -88,41 +91,29 @@ class TagPrediction(TaskPrediction):
         return {TOKENS: list(self.words), TAGS: list(self.tags), PROBABILITIES: list(self.confidences)}
 
 
-class TagKind(Kind):
-    """A tag for each word: cross entropy on a logit per tag. The texts of an example are its words."""
+class TagReader(ExampleReader):
+    """Reads sentences: the texts of an example are its words."""
 
-    name = "tag"
-    readout = TagsReadout
+    form = ExampleForm(most=None, words="a text, or its words")
     text_names = (TOKENS, "words", "token", *TEXT_NAMES)
     text_word = "words"
-    label_names = ("tags", "ner_tags", "pos_tags", "labels", "tag", "label")
     otherwise = Conll()
-    suffixes = (".conll", ".bio", ".iob")
-    splits_by_label = False
-    drops_words = False
-    reads_case = True  # names begin with a capital letter
-    most_texts = None
-    reads = "a text, or its words"
-    pools = ("last",)
-    scores = ("accuracy", "span_f1")
-    answer = "tags"
 
-    # --- rows of a file
+    def given_texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """The words: one text is split at its white space."""
+        return tuple(texts[0].split() or texts) if len(texts) == 1 else super().given_texts(texts)
 
-    @classmethod
-    def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:
+    def texts(self, row: Row, columns: Columns) -> tuple[str, ...]:
         """The words of a list, or of a text split at white space."""
         words = row.cells.get(columns.texts[0])
         if isinstance(words, list) and all(isinstance(word, str) for word in words):
             return tuple(words)
         return tuple(cell_text(row, columns.texts[0]).split())
 
-    @classmethod
-    def text_name(cls, index: int, columns: Columns) -> str:
+    def text_name(self, index: int, columns: Columns) -> str:
         return f"{columns.texts[0]}, item {index + 1}"
 
-    @classmethod
-    def labels(cls, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
+    def labels(self, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
         """The tags: a list of words or numbers, or a text with white space between them."""
         assert columns.label is not None
         tags = row.cells.get(columns.label)
@@ -135,6 +126,36 @@ class TagKind(Kind):
                 f"{row.where}: {len(texts):,} words, but {count} tags in column {columns.label!r}; give one per word"
             )
         return tuple(label_text(tag, columns.label, row.where) for tag in tags)
+
+
+class TagFormat(PredictionFormat):
+    answer = TAGS
+
+    def make(self, outputs: np.ndarray, texts: Sequence[str]) -> TagPrediction:
+        rows = outputs[: len(texts)]
+        best = np.exp(log_softmax(rows)).max(1).tolist()
+        names = [None if np.isnan(row[0]) else self.settings.labels[row.argmax()] for row in rows]
+        shares = [None if name is None else value for name, value in zip(names, best, strict=True)]
+        return TagPrediction(words=tuple(texts), tags=tuple(names), confidences=tuple(shares))
+
+    def cells(self, prediction: TagPrediction | None) -> dict[str, Any]:
+        return {name: cell for name, cell in super().cells(prediction).items() if name != TOKENS}
+
+    def table_cells(self, prediction: TagPrediction | None) -> dict[str, Any]:
+        return {self.column: self.cells(prediction)[self.column]}
+
+
+class TagKind(Kind):
+    """A tag for each word: cross entropy on a logit per tag."""
+
+    reader = TagReader("tag", ("tags", "ner_tags", "pos_tags", "labels", "tag", "label"))
+    format = TagFormat
+    readout = TagsReadout
+    splits_by_label = False
+    drops_words = False
+    reads_case = True  # names begin with a capital letter
+    pools = ("last",)
+    scores = ("accuracy", "span_f1")
 
     # --- targets
 
@@ -160,19 +181,12 @@ class TagKind(Kind):
     def target(self, example: Example) -> Target:
         return tuple(label_index(tag, self.settings.labels, example.where) for tag in example.labels)
 
-    def describe_targets(self, targets: Sequence[Target]) -> str:
-        return describe_counts(self.settings.labels, (int(index) for target in targets for index in target))
-
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
         """In proportion to the number of words, so that the loss of a batch is the mean over words."""
         counts = np.array([sum(at >= 0 for at in example.positions) for example in examples])
         return counts / max(1.0, counts.mean())
 
     # --- inputs
-
-    def given_texts(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """The words: one text is split at its white space."""
-        return tuple(texts[0].split() or texts) if len(texts) == 1 else super().given_texts(texts)
 
     def encode(self, examples: Sequence[Sequence[str]], inputs: InputFormat) -> list[EncodedExample]:
         return super().encode([[words[0], *(f" {word}" for word in words[1:])] for words in examples], inputs)
@@ -197,9 +211,6 @@ class TagKind(Kind):
     def outputs_of_pass(self, layer: nn.Module, sequences: Sequence[Tensor]) -> Tensor:
         """(T, C)."""
         return layer(sequences[0])
-
-    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
-        return self.settings.labels
 
     def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
         targets, is_read = batch.targets.long().flatten(), batch.positions >= 0  # (B*W,), (B, W)
@@ -245,22 +256,6 @@ class TagKind(Kind):
         tag = self.settings.labels[frequent]
         figures = self.scores_of([[tag] * len(target) for target in targets], targets)
         return {"rule": "the most frequent tag", "label": tag, **figures}
-
-    # --- predictions
-
-    def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> TagPrediction:
-        rows = outputs[: len(texts)]
-        best = np.exp(log_softmax(rows)).max(1).tolist()
-        names = [None if np.isnan(row[0]) else self.settings.labels[row.argmax()] for row in rows]
-        shares = [None if name is None else value for name, value in zip(names, best, strict=True)]
-        return TagPrediction(words=tuple(texts), tags=tuple(names), confidences=tuple(shares))
-
-    def cells(self, prediction: TagPrediction | None) -> dict[str, Any]:
-        shares = {} if prediction is None else {PROBABILITIES: list(prediction.confidences)}
-        return self.table_cells(prediction) | shares
-
-    def table_cells(self, prediction: TagPrediction | None) -> dict[str, Any]:
-        return {self.predicted: None if prediction is None else list(prediction.tags)}
 
 
 def read_words(outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> tuple[np.ndarray, np.ndarray]:

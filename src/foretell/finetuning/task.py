@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.table import Table, open_table
 from foretell.evaluation.material import table_rows
-from foretell.finetuning.columns import SAMPLED, check_columns, columns_by_cells
+from foretell.finetuning.examples import SAMPLED, Example, check_columns, columns_by_cells
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
 from foretell.finetuning.inputs import (
@@ -28,7 +29,7 @@ from foretell.finetuning.inputs import (
     make_task_batch,
     without_words,
 )
-from foretell.finetuning.kind import Example, find_kind, kind_of
+from foretell.finetuning.kind import find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, count_repeated, hash_examples, split_off_dev
 from foretell.language_model import LanguageModel
@@ -41,12 +42,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TaskData:
-    """Encoded examples for training and for choosing the best checkpoint, their files, and a digest."""
+    """Encoded examples for training and for choosing the best checkpoint, and their files."""
 
     train: Sequence[EncodedExample]
     dev: Sequence[EncodedExample]
     files: LabelledFiles
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,17 @@ class LabelledFiles:
     def encoded(self, inputs: InputFormat) -> TaskData:
         encoded = encode_examples([*self.train, *self.dev], kind_of(self.settings), inputs)
         count = len(self.train)
-        return TaskData(encoded[:count], encoded[count:], self, digest(self.train, self.dev))
+        return TaskData(encoded[:count], encoded[count:], self)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all texts and labels in their order."""
+        state = hashlib.sha256()
+        for part in (self.train, self.dev):
+            for example in part:
+                state.update("\0".join((*example.texts, *example.labels, "")).encode("utf-8", "surrogatepass"))
+            state.update(b"\n")
+        return state.hexdigest()[:16]
 
 
 def read_files(
@@ -75,20 +85,23 @@ def read_files(
 ) -> LabelledFiles:
     """The examples of a file, and held-out examples from a part of it or another file. head: settings of the head."""
     kind, group = find_kind(tuning.task), tuning.group_column
-    table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
+    reader = kind.reader
+    table = open_table(data, tuning.encoding, tuning.names, reader.otherwise)
     suffix, available = table.file.suffix, table.first_columns()
     check_columns(available, [group] if group else [], str(data))
     rows = [*islice(table, SAMPLED)]
     guessed = columns_by_cells(rows, without=group)
-    columns = kind.find_columns([name for name in available if name != group], columns, str(data), guessed)
+    if not kind.splits_by_label:  # numbers to predict may be in any column
+        guessed = guessed.model_copy(update={"label": None})
+    columns = reader.find_columns([name for name in available if name != group], columns, str(data), guessed)
     if columns.decimal is None and not any(isinstance(row.cells.get(columns.label or ""), str) for row in rows):
         columns = columns.model_copy(update={"decimal": "."})  # numbers of JSON or a DataFrame have one reading
-    train = kind.read_all(table, columns, group)
+    train = reader.read_all(table, columns, group)
     head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}
     settings = kind.fit(make_section(HeadSettings, head, "head"), train)
     if dev is not None:
-        table = open_table(dev, tuning.encoding, tuning.names, kind.otherwise)
-        held_out = kind.read_all(table, columns, group)
+        table = open_table(dev, tuning.encoding, tuning.names, reader.otherwise)
+        held_out = reader.read_all(table, columns, group)
         check_groups(train, held_out)
         if repeated := count_repeated([each.texts for each in train], [each.texts for each in held_out]):
             logger.warning(
@@ -100,16 +113,6 @@ def read_files(
     of, key = "of each label " if by_label and group is None else "", "text" if group is None else group
     rule = f"dev is the {fraction:.3g} {of}with the smallest SHA-256 of seed {seed} and {key}"
     return LabelledFiles(settings, train, held_out, rule, suffix)
-
-
-def digest(*parts: Sequence[Example]) -> str:
-    """A hash of all texts and labels in their order."""
-    state = hashlib.sha256()
-    for part in parts:
-        for example in part:
-            state.update("\0".join((*example.texts, *example.labels, "")).encode("utf-8", "surrogatepass"))
-        state.update(b"\n")
-    return state.hexdigest()[:16]
 
 
 class FinetuneTask(Task):
@@ -172,7 +175,7 @@ class FinetuneTask(Task):
         return DataUse.of([hash_examples(self.data.files.train)], [hash_examples(self.data.files.dev)])
 
     def fingerprints(self) -> dict[str, str]:
-        return {"tokenizer": self.tuned.tokenizer.fingerprint, "examples": self.data.digest}
+        return {"tokenizer": self.tuned.tokenizer.fingerprint, "examples": self.data.files.digest}
 
     def describe_start(self, batch: TaskBatch, dtype: torch.dtype) -> list[str]:
         """The figures of the head before its first step."""

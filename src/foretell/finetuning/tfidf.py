@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from foretell.finetuning.kind import Example, Kind
+from foretell.finetuning.examples import Example
+from foretell.finetuning.kind import Kind
 from foretell.finetuning.split import make_folds
 from foretell.numerics.randomness import permutation, stream_key
 

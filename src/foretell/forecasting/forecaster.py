@@ -34,7 +34,7 @@ from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.decoder import Decoder
 from foretell.numerics.randomness import stream_key
-from foretell.system.device import DeviceName, DtypeName
+from foretell.system import DeviceName, DtypeName
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown, ShownList
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from foretell.data.data_use import DataUse
 from foretell.errors import DataError
 from foretell.evaluation.loss import describe_first_loss, evaluate, first_loss
 from foretell.evaluation.material import VALUES
-from foretell.forecasting.calibration import FEWEST_WINDOWS, Calibration, HeldOut, calibrate, choose_combination
+from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Forecaster
@@ -144,23 +143,15 @@ class ForecastTask(Task):
         readable = [each for each in self.held_out if np.isfinite(each.values[: each.context]).any()]
         return evenly_chosen([each for each in readable if each.is_measurable], CALIBRATION_WINDOWS)
 
-    def calibration(
-        self, forecaster: Forecaster, prior: Calibration | None = None, seconds: float = math.inf
-    ) -> Calibration | None:
+    def calibration(self, forecaster: Forecaster, prior: Calibration | None = None) -> Calibration | None:
         """The combination and intervals chosen on held-out windows; None if these have no values.
 
-        prior: the start model's calibration. seconds: the time that is left; windows beyond it are left out, but not
-        the first FEWEST_WINDOWS.
+        prior: the start model's calibration.
         """
         chosen = self.calibration_windows
         horizon = self.config.series.horizon
         if not chosen:
             return None
-        if seconds < math.inf:
-            began = time.monotonic()
-            forecaster.sample_paths([chosen[0].history], horizon, CALIBRATION_PATHS)
-            each_takes = time.monotonic() - began
-            chosen = evenly_chosen(chosen, max(FEWEST_WINDOWS, int(seconds / each_takes)))
         histories, seasons = [each.history for each in chosen], [each.season for each in chosen]
         paths = forecaster.sample_paths(histories, horizon, CALIBRATION_PATHS, seasons=seasons)
         held_out = []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -24,9 +23,10 @@ from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, over_known
+from foretell.forecasting.options import ForecastOptions
 from foretell.forecasting.series import Series, choose_seasons, default_horizon, frequencies, single
 from foretell.forecasting.series_file import SeriesSource, list_sources, read_series, read_series_data, write_frame
-from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
+from foretell.forecasting.series_layout import DETECT, recorded_format
 from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.forecasting.windows import held_out_values
 from foretell.model.decoder import Decoder
@@ -37,10 +37,10 @@ from foretell.session.budget import SERIES
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, kept_data
 from foretell.session.protocol import load_start
 from foretell.session.reporter import Reporter
-from foretell.session.request import TrainingRequest
+from foretell.session.request import TrainingRequest, read_keywords
 from foretell.session.start import Start
 from foretell.session.state import SessionState
-from foretell.system.device import DeviceName
+from foretell.system import DeviceName
 
 logger = logging.getLogger(__name__)
 INCLUDED = "almanac"  # the forecaster in the package, trained on synthetic series
@@ -53,15 +53,10 @@ PROBED_VALUES = 512  # values per series to measure the codec's rounding error
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForecastRequest(TrainingRequest):
+class ForecastRequest(ForecastOptions, TrainingRequest):
     config_type: ClassVar[type[Section]] = ForecastConfig
 
     data: SeriesSource | None = None  # None only to resume
-    columns: tuple[str, ...] = ()
-    format: SeriesFormat = DETECT
-    horizon: int | None = None
-    season: int | None = None
-    is_from_scratch: bool = False  # True: random weights; False: the weights of `start`, by default INCLUDED if it fits
     free_with_start: ClassVar[tuple[str, ...]] = ("dropout", "context_length")
 
     def __post_init__(self) -> None:
@@ -72,6 +67,7 @@ class ForecastRequest(TrainingRequest):
             check_known(self.size, tuple(SIZES), "size")
         if self.horizon is not None and self.horizon < 1:
             raise ConfigError(f"horizon must be at least 1, not {self.horizon}")
+        self.format  # noqa: B018 - refuses wrong values
 
     def other_shape(self) -> str:
         """The first option that would change the shape or the bins of the start model."""
@@ -158,7 +154,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own_values = values_per_step * (1 - config.series.synthetic)
         most = max(FEWEST_STEPS, int(MOST_PASSES * values / max(own_values, 1)))
         steps, reason = self.timed_steps(config, data, machine, most)
-        if self.request.steps is None:
+        if self.request.given_steps is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, seasons)}"
@@ -226,9 +222,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         forecaster = load_forecaster(best.directory, cast(DeviceName, session.device.type))
         start = session.task.record.start
         prior = None if start is None else load_forecaster(start.model, "cpu").calibration
-        minutes = self.request.minutes
-        left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - self.began)
-        calibration = session.task.calibration(replace(forecaster, calibration=None), prior, left)
+        calibration = session.task.calibration(replace(forecaster, calibration=None), prior)
         if calibration is None:
             return
         best.replace_json(INTERVALS, calibration.to_json())
@@ -279,21 +273,19 @@ def described(data: SeriesSource | None) -> list[str]:
     return [expanded(str(path)) for path in paths]
 
 
-def make_training(data: SeriesSource | None, out: str | Path | None, **options: Any) -> ForecastTraining:
-    """The training of `foretell.train(task="forecast")`, with its options."""
+def make_training(
+    data: SeriesSource | None,
+    out: str | Path | None,
+    resume: bool,
+    start_from: str | Path | None,
+    keywords: Mapping[str, Any],
+) -> ForecastTraining:
+    """The training of `foretell.train(task="forecast")`."""
+    options = read_keywords("train", ForecastOptions, keywords)
     check_some(data, "files")
-    resume, start_from = options.pop("resume"), options.pop("start_from")
-    file_format = {name: options.pop(name) for name in SeriesFormat.model_fields if name in options}
-    return ForecastTraining(
-        ForecastRequest(
-            data=data,
-            out=run_directory(out, described(data), resume),
-            columns=tuple(options.pop("columns", ())),
-            format=SeriesFormat(**file_format),
-            start=None if start_from is None else forecaster_start(start_from),
-            **options,
-        )
-    )
+    out = run_directory(out, described(data), resume)
+    start = None if start_from is None else forecaster_start(start_from)
+    return ForecastTraining(ForecastRequest(data=data, out=out, start=start, **options))
 
 
 def describe_rounding(series: Sequence[Series], config: ForecastConfig, seasons: Sequence[int]) -> str:

@@ -16,7 +16,6 @@ from foretell.planning.speed import THIS
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import training_config
 from foretell.session.budget import TOKENS_PER_PARAMETER
-from foretell.session.request import take_sections
 
 if TYPE_CHECKING:
     from foretell.config.typed_dicts import ModelDict, TrainingDict
@@ -46,11 +45,11 @@ def plan(
     for name, value in unused.get(only or "", {}).items():
         if value is not None:
             raise UsageError(f"a plan of {only} only does not need {name}; leave it out")
-    overrides = take_sections({"model": model, "training": training}, "model", "training")
+    overrides = {"model": model, "training": training}
     request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
     devices = find_devices(gpu, gpus)
     shape, settings, count = planned(request, size, tokens, gpus)
-    if only != "generating" and tokens is None and request.steps is None:
+    if only != "generating" and tokens is None and request.given_steps is None:
         logger.info(f"{count:.3g} tokens are assumed, {TOKENS_PER_PARAMETER} per parameter (--tokens)")
     trained = None if only == "generating" else plan_training(shape, settings, count, devices)
     generated = None if only == "training" else plan_generation(shape, devices, context)
@@ -68,14 +67,14 @@ def planned(
         )
     vocabulary = 1 if is_given else PUBLISHED.get(size, {}).get("vocab_size", ASSUMED_VOCABULARY)
     model = request.model_config(size, vocabulary)
-    training = training_config(request, size, model, request.steps or 1)
+    training = training_config(request, size, model, request.given_steps or 1)
     if "batch_size" not in request.section("training"):
         least = max(1, gpus) * training.gradient_accumulation_steps
         training = training.model_copy(update={"batch_size": -(-training.batch_size // least) * least})
-    if tokens is not None and request.steps is not None:
+    if tokens is not None and request.given_steps is not None:
         raise UsageError("tokens and training.steps both set the length of the training; give one of them")
-    if request.steps is not None:
-        tokens = float(request.steps * training.batch_size * model.context_length)
+    if request.given_steps is not None:
+        tokens = float(request.given_steps * training.batch_size * model.context_length)
     if tokens is None:
         tokens = float(TOKENS_PER_PARAMETER * count_parameters(model))
     return model, training, tokens

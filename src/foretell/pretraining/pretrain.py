@@ -25,7 +25,7 @@ from foretell.pretraining.training_data import arrange, check_store
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
 from foretell.saved_model.parts_on_disk import load_decoder
-from foretell.session.budget import TEXT, SizeCost
+from foretell.session.budget import TEXT, SizeCost, choose_steps, estimate_steps
 from foretell.session.declaration import ChosenConfig, Machine, Training, describe_model, describe_recipe
 from foretell.session.fit import Footprint, check_model_fits
 from foretell.session.reporter import Reporter
@@ -114,13 +114,18 @@ class TextTraining(Training[TextRequest, TextTask]):
                 configs = {name: each for name, each in configs.items() if each.window_length < facts.train_tokens}
             size, reason = self.timed_size(configs, data, machine, facts.train_tokens)
             reasons.append(reason)
-        steps = request.steps
+        steps = request.given_steps
         if steps is None:
             probed = resolve.resolve_config(request, facts, size)
             tokens, seconds = int(self.cost(probed, data).tokens_per_step), self.seconds_per_step(probed, data, machine)
-            left = self.minutes_left()
-            steps, reason = resolve.steps_for_text(facts, tokens, request.minutes, left, tokens / seconds)
-            reasons.append(reason)
+            speed, repetition = f"{tokens / seconds:,.0f} tokens/s", facts.repetition
+            if request.minutes is None:
+                most = repetition.most_epochs * facts.train_tokens // tokens
+                limits = most, repetition.fewest_steps, repetition.reason
+                steps, reason = choose_steps(self.default_minutes, seconds, speed, *limits)
+            else:
+                steps, reason = estimate_steps(request.minutes, seconds, speed, fewest=request.least_steps)
+            reasons.append(f"steps       {steps:,} of {tokens:,} tokens: {reason}")
         config = resolve.resolve_config(request, facts, size, steps)
         request.check_exportable(config.model)
         return ChosenConfig(config, size, [*reasons, *resolve.describe_rows_read(request, facts, config)])

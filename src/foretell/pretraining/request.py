@@ -12,6 +12,7 @@ from foretell.config.section import Section, make_section
 from foretell.config.training import Config
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
+from foretell.pretraining.options import TextOptions
 from foretell.pretraining.tokens import OLD_DOMAIN, OldDomain, Source
 from foretell.session.request import TrainingRequest
 from foretell.text import Tokenizer
@@ -21,7 +22,7 @@ MOST_CONTEXT = 2048  # tokens; longer rows do not enlarge the context
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRequest(TrainingRequest):
+class TextRequest(TextOptions, TrainingRequest):
     config_type: ClassVar[type[Section]] = Config
 
     source: Source
@@ -30,7 +31,6 @@ class TextRequest(TrainingRequest):
     tokens: Path | None = None  # a token store to use instead of the source
     old_domain: OldDomain | None = None  # text of the model to continue from, to measure forgetting
     exportable: Callable[[ModelConfig], object] | None = None  # raises ConfigError for a model that cannot be converted
-    workers: int = 1  # number of processes that encode the text
 
     def __post_init__(self) -> None:
         super().__post_init__()

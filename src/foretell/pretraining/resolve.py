@@ -17,12 +17,12 @@ from foretell.data.split import FEW_ROWS
 from foretell.errors import DataError
 from foretell.model.presets import SIZES, preset_config
 from foretell.pretraining.request import TextRequest
-from foretell.session.budget import MEMORISED, choose_steps
+from foretell.session.budget import MEMORISED
 from foretell.session.request import default_dropout, intervals
 
 
 class Repetition(NamedTuple):
-    """Choose how often a text is read if no time is given, and the dropout by that number."""
+    """The passes over a text if no time is given, and the dropout by their number."""
 
     most_epochs: int
     fewest_steps: int
@@ -173,23 +173,6 @@ def training_config(
     if most is not None:
         defaults["batch_size"] = min(most, defaults["batch_size"])
     return make_section(TrainingConfig, {**defaults, **chosen, "steps": steps}, "training")
-
-
-def steps_for_text(
-    facts: Facts, tokens_per_step: int, minutes: float | None, left: float, tokens_per_second: float
-) -> tuple[int, str]:
-    """The steps that fit the time; if the time was not given, at most the passes of the text's `Repetition`."""
-    repetition = facts.repetition
-    steps, why = choose_steps(
-        minutes,
-        left,
-        tokens_per_step / tokens_per_second,
-        f"{tokens_per_second:,.0f} tokens/s",
-        most=repetition.most_epochs * facts.train_tokens // tokens_per_step if minutes is None else None,
-        fewest=repetition.fewest_steps,
-        why_most=repetition.reason,
-    )
-    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens: {why}"
 
 
 def in_times(epochs: float) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from foretell.config.section import make_section
 from foretell.config.training import Config, DataConfig
@@ -16,6 +18,7 @@ from foretell.data.shards import TokenStore
 from foretell.data.sources import DocumentReader
 from foretell.errors import CheckpointError, DataError
 from foretell.pretraining.encoding import DocumentEncoder, Speed
+from foretell.pretraining.request import TextRequest
 from foretell.pretraining.tokens import OldDomain, Source
 from foretell.runs.record import RUN
 from foretell.runs.run import Run, find_run
@@ -36,6 +39,12 @@ def make_source(paths: Sequence[str | Path], config: DataConfig, strict: bool = 
     if pipes or "-" in map(str, paths):
         return cache(lambda: list(reader.read()))
     return reader.read
+
+
+def text_request(paths: Sequence[str | Path], strict: bool = False, **given: Any) -> TextRequest:
+    """The request for a training on files. given: its other fields, which decide how the files are read."""
+    request = TextRequest(source=embedded_corpus, **given)
+    return replace(request, source=make_source(paths, request.configured("data"), strict))
 
 
 def find_old_domain(paths: Sequence[str | Path], model: str) -> OldDomain | None:

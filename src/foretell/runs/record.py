@@ -62,7 +62,8 @@ class RunRecord(Section):
     epochs: int | float | None = None
     minutes: int | float | None = None
     task: dict[str, Any] = Field(default_factory=dict)
-    most_steps: int | None = None  # of a training with a time budget
+    fewest_steps: int | None = None  # of a training with a time budget, as the next
+    most_steps: int | None = None
     parameters: int | None = None
     split: str | None = None  # the rule that chose the held-out data
     device: str = Field(pattern="^(cpu|cuda|mps)$")

@@ -151,15 +151,15 @@ def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedT
     def answer(request: PredictRequest, texts: str | list[str]) -> Iterator[Row | None]:
         yield predict(model, [texts])[0].to_json()
 
-    kind = head_of(model).task
-    plain = as_task_input(model, ["a"] * (kind.fewest_texts - 1))
+    fewest = head_of(model).task.reader.form.fewest
+    plain = as_task_input(model, ["a"] * (fewest - 1))
     first = ExploredModel(name, plain, look_bytes, readout=readout_of(plain, "a"))
 
     def explored(request: PassRequest) -> ExploredModel:
         reading = as_task_input(model, request.others, request.answer)
         return first.with_input(reading, readout=readout_of(reading, request.text))
 
-    reads = {1: "example", 2: "pair"}.get(kind.fewest_texts, "choice")
+    reads = {1: "example", 2: "pair"}.get(fewest, "choice")
     return ServedTask(name, "/v1/predict", answer, explored, reads, model.tokenizer.spelled_names)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from foretell.config.training import TrainingConfig
 from foretell.training.optimizer import Shapes, optimizer_flops_per_step
+from foretell.training.pace import OVERTIME
 
 logger = logging.getLogger(__name__)
 TOKENS_PER_PARAMETER = 20  # for `plan`; Hoffmann et al. 2022, table 3
@@ -131,15 +132,8 @@ def losses_of(costs: Mapping[str, SizeCost], budget: Budget) -> dict[str, float]
 def choose_size(costs: Mapping[str, SizeCost], budget: Budget) -> tuple[str, str]:
     """The best size that time and data allow, and the reason.
 
-    `costs` has the smallest size first. If the time is too short even for this one, it is chosen, with a warning.
+    `costs` has the smallest size first, which is chosen if the time is too short for all.
     """
-    smallest = next(iter(costs))
-    if (steps := budget.steps(costs[smallest])) < FEWEST_STEPS:
-        logger.warning(
-            f"time        too short: about {steps:,.0f} steps of the smallest size, {smallest}, in "
-            f"{in_minutes(budget.minutes)}; a useful model needs {FEWEST_STEPS}, so "
-            f"{round_up(budget.minutes * (FEWEST_STEPS / steps - 1))} minutes more"
-        )
     name, losses = best_size(costs, budget), losses_of(costs, budget)
     cost, tokens = costs[name], budget.tokens(costs[name])
     passes = f", {tokens / budget.unique_tokens:,.1f} times the data" if tokens > budget.unique_tokens else ""
@@ -162,27 +156,35 @@ def round_up(minutes: float) -> str:
 
 
 def choose_steps(
-    minutes: float | None,
-    left: float,
-    seconds: float,
-    speed: str,
-    most: int | None = None,
-    fewest: int = 1,
-    why_most: str = MEMORISED,
+    minutes: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1, why_most: str = MEMORISED
 ) -> tuple[int, str]:
-    """The number of steps of `seconds` each that fit the time, and the reason; an estimate if `minutes` is given.
+    """The number of steps of `seconds` each that fit the time, within limits, and the reason.
 
-    left: the minutes for steps. most: an upper limit, and why_most its reason. fewest: a lower limit without `minutes`.
-    speed: a description of the measured speed.
+    speed: a description of the measured speed. why_most: the reason for the limit `most`.
     """
-    steps = by_time = int(60 * left / seconds)
-    why = f"{in_minutes(left)} at {speed}"
-    if most is not None and most < by_time:
+    steps, why = int(60 * minutes / seconds), f"{in_minutes(minutes)} at {speed}"
+    if most is not None and most < steps:
         steps, why = most, why_most
-        why = why if minutes is None else f"the time would allow {by_time:,}, but {why}"
-    elif minutes is not None:
-        why = f"{left:g} of {in_minutes(minutes)} at {speed}, as an estimate: the time decides"
-    least = 1 if minutes is not None else fewest
-    if steps <= least:
-        why += f", but no fewer than {least}"
-    return max(least, steps), why
+    if steps <= fewest:
+        why += f", but no fewer than {fewest}"
+    return max(fewest, steps), why
+
+
+def estimate_steps(
+    minutes: float, seconds: float, speed: str, most: int | None = None, fewest: int = 0
+) -> tuple[int, str]:
+    """The estimated number of steps of `seconds` each in a time budget (`TimeBudget`), and the reason.
+
+    A budget that is too short for `fewest` steps is a warning, with the minutes that they need.
+    """
+    by_time = 60 * minutes / seconds
+    if most is not None and most < by_time:
+        return most, f"the time would allow {by_time:,.0f}, but {MEMORISED}"
+    if by_time < (fewest := fewest if most is None else min(fewest, most)):
+        logger.warning(
+            f"time        too short: about {by_time:,.0f} steps in {in_minutes(minutes)}; a useful model needs "
+            f"{fewest}, {round_up(minutes * fewest / by_time)} minutes. It goes on to {fewest} steps, for at most "
+            f"{in_minutes(OVERTIME * minutes)}; Ctrl-C keeps the best checkpoint"
+        )
+        by_time = min(fewest, OVERTIME * by_time)
+    return max(1, int(by_time)), f"{in_minutes(minutes)} at {speed}, as an estimate: the time decides"

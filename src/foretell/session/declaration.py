@@ -22,7 +22,15 @@ from foretell.model.init import make_decoder
 from foretell.planning.estimate import DeviceMemory
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
-from foretell.session.budget import Budget, LossCurve, SizeCost, choose_size, choose_steps, measured_costs
+from foretell.session.budget import (
+    Budget,
+    LossCurve,
+    SizeCost,
+    choose_size,
+    choose_steps,
+    estimate_steps,
+    measured_costs,
+)
 from foretell.session.commands import command_name
 from foretell.session.fit import Footprint, check_fits, seconds_per_step
 from foretell.session.reporter import Reporter
@@ -30,7 +38,6 @@ from foretell.session.request import TrainingRequest
 from foretell.session.start import Start
 from foretell.session.state import AnyTask, SessionState
 from foretell.system.device import dtype_name
-from foretell.training.pace import LAST_SECONDS, LEAST_SHARE
 
 logger = logging.getLogger(__name__)
 PROBED = "tiny"  # the size that is measured first
@@ -94,7 +101,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def __init__(self, request: AnyRequest):
         self.request = request
-        self.began = time.monotonic()  # `minutes` are counted from here
+        self.began = time.monotonic()
         self.probed: list[tuple[Any, float]] = []  # measured configurations with their seconds per step
 
     def choose_start(self) -> None:
@@ -141,6 +148,8 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
             if probed == config:
                 return seconds
         check_fits(self.footprint(config, data), config.training, machine.memory)
+        if not self.probed:
+            logger.info(f"measuring   the time of a step, about {self.probe_seconds:.0f} s for a size")
         any_vectors = config.training.model_copy(update={"similar_vectors": False})
         model = self.first_model(config.model_copy(update={"training": any_vectors}), data, self.request.start)
         task = self.make_task(config, data, model)
@@ -177,22 +186,19 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
             {name: self.cost(config, data) for name, config in configs.items()},
             first,
             seconds,
-            lambda rate: Budget(self.minutes_left(), rate, unique_tokens, self.curve),
+            lambda rate: Budget(self.request.minutes or self.default_minutes, rate, unique_tokens, self.curve),
         )
         return choose_size(costs, budget)
 
     def timed_steps(self, config: Any, data: Any, machine: Machine, most: int | None = None) -> tuple[int, str]:
         """The requested number of steps, or the number that fits the time (`choose_steps`), and the reason."""
-        if self.request.steps is not None:
-            return self.request.steps, "as asked"
+        if self.request.given_steps is not None:
+            return self.request.given_steps, "as asked"
         seconds = self.seconds_per_step(config, data, machine)
-        return choose_steps(self.request.minutes, self.minutes_left(), seconds, f"{seconds:.2f} s per step", most)
-
-    def minutes_left(self) -> float:
-        """The minutes left for steps, to two digits; reading shortens a given time, but not the default time."""
-        minutes, spent = self.request.minutes, (time.monotonic() - self.began + LAST_SECONDS) / 60
-        left = self.default_minutes if minutes is None else max(minutes - spent, LEAST_SHARE * minutes)
-        return float(f"{left:.2g}")
+        speed = f"{seconds:.2f} s per step"
+        if self.request.minutes is None:
+            return choose_steps(self.default_minutes, seconds, speed, most)
+        return estimate_steps(self.request.minutes, seconds, speed, most, self.request.least_steps)
 
     def check_resumable(self, config: Any, record: RunRecord, data: Any) -> None:
         """Refuse changed options that `TrainingRequest.check_same_run` cannot compare."""

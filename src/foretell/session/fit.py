@@ -22,6 +22,7 @@ from foretell.training.timing import time_steps
 from foretell.typesetting.numbers import format_bytes
 
 FEWEST_PROBED = 4  # rows of different steps have different lengths
+UNDIVIDED = {"gradient_accumulation_steps": 1}
 
 
 class Footprint(NamedTuple):
@@ -86,11 +87,23 @@ def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -
 
 
 def seconds_per_step(task: Task, training: TrainingConfig, dtype: torch.dtype, duration: float) -> float:
-    """The mean time of a step on this process's rows, measured for `duration` seconds. Changes the weights."""
-    world = current_world()
+    """The mean time of a step on this process's rows, measured for about `duration` seconds. Changes the weights.
 
-    def batch(step: int) -> TrainingBatch:
-        return own_rows(task.batch(step), world)
+    If a step takes longer than that, it is extrapolated from steps with fewer rows.
+    """
+    world, objective = current_world(), task.objective.train()
 
-    seconds = time_steps(task.objective.train(), task.model, batch, training, dtype, duration, FEWEST_PROBED)
-    return sum(seconds) / len(seconds)
+    def measure(settings: TrainingConfig, rows: int | None, duration: float = 0.0, fewest: int = 1) -> float:
+        def batch(step: int) -> TrainingBatch:
+            own = own_rows(task.batch(step), world)
+            return own if rows is None else own.rows(0, rows)
+
+        seconds = time_steps(objective, task.model, batch, settings, dtype, duration, fewest)
+        return sum(seconds) / len(seconds)
+
+    whole, undivided = len(own_rows(task.batch(0), world)), training.model_copy(update=UNDIVIDED)
+    one_row = measure(undivided, 1)
+    if whole * one_row <= duration:
+        return measure(training, None, duration, FEWEST_PROBED)
+    few = min(whole, max(2, int(duration / 2 / one_row)))
+    return one_row + (whole - 1) * (measure(undivided, few) - one_row) / (few - 1)

@@ -18,7 +18,8 @@ from foretell.config.training import TrainingConfig
 from foretell.planning.speed import peak_flops
 from foretell.runs.record import RESUMABLE, RunRecord
 from foretell.runs.run import Run
-from foretell.system.device import DeviceName, DtypeName, choose_device, choose_training_dtype, dtype_name
+from foretell.system import DeviceName, DtypeName
+from foretell.system.device import choose_device, choose_training_dtype, dtype_name
 from foretell.system.installation import cpu_model
 
 logger = logging.getLogger(__name__)

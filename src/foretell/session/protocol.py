@@ -38,6 +38,7 @@ from foretell.session.task import Task
 from foretell.system.allocator import freed_memory_kept
 from foretell.system.device import choose_device, choose_training_dtype, dtype_name
 from foretell.training.pace import FixedSteps, Mark, Pace, TimeBudget
+from foretell.typesetting.numbers import format_duration
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,9 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     task.record = first_record(training, task, choice, machine)
     for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):
         logger.info(line)
+    if request.minutes is not None:
+        took = format_duration(time.monotonic() - training.began)
+        logger.info(f"time        {in_minutes(request.minutes)} from the first step; preparation took {took}")
     return task
 
 
@@ -114,6 +118,7 @@ def first_record(training: Training[Any, Any], task: Task, choice: ChosenConfig,
         epochs=request.epochs,
         minutes=request.minutes,
         task=choices | choice.record,
+        fewest_steps=(request.least_steps or None) if request.minutes else None,
         most_steps=choice.most_steps if request.minutes else None,
         parameters=sum(weight.numel() for weight in task.model.parameters()),
         split=task.split_rule,
@@ -155,9 +160,9 @@ def pace_of(
     return TimeBudget(
         config,
         60 * minutes,
-        spent=time.monotonic() - training.began,
         marks={step: Mark(share, seconds) for step, share, seconds in timed},
         record=lambda step, mark: run.pace.append((step, *mark)),
+        fewest_steps=task.record.fewest_steps or 0,
         most_steps=task.record.most_steps,
         world=current_world(),
     )

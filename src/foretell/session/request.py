@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from pydantic_core import to_jsonable_python
 
+from foretell.config.options import option, settings_of
 from foretell.config.section import Section, check_given, check_known, make_section, own_names, training_names
 from foretell.config.training import TrainingConfig, check_minutes
 from foretell.errors import ConfigError
 from foretell.runs.record import RESUMABLE, RunRecord
+from foretell.session.budget import FEWEST_STEPS
+from foretell.session.options import TrainingOptions
 from foretell.session.start import Start
-from foretell.system.device import DeviceName, DtypeName
 
 MOST_EPOCHS = 10_000
 
@@ -39,35 +41,37 @@ def default_dropout(epochs: float, by_epochs: Sequence[tuple[float, float]]) -> 
     return {"embedding": rate, "attention": 0.0, "residual": rate}
 
 
-def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Remove the sections from options; those that are left out or None are not returned, an empty one is."""
-    sections = {name: options.pop(name, None) for name in names}
-    for name, values in sections.items():
-        if values is not None and not isinstance(values, Mapping):
-            raise ConfigError(f"{name} is a section, a dict of its fields, not {type(values).__name__}")
-    return {name: values for name, values in sections.items() if values is not None}
-
-
 @dataclass(frozen=True, kw_only=True)
-class TrainingRequest:
+class TrainingRequest(TrainingOptions):
     """Options of every training. A subclass adds data and options of its task.
 
-    `overrides` holds sections of the configuration `config_type`; missing fields are chosen later.
+    `overrides` holds sections of the configuration `config_type`; missing fields are chosen later. An option that sets
+    a field of a section is added to it.
     """
 
     config_type: ClassVar[type[Section]]
     free_with_start: ClassVar[tuple[str, ...]] = ("dropout",)  # fields of the model that can change with a start model
 
     out: Path
+    batch_size: int | None = option("Rows of a step.", sets="training.batch_size")
+    learning_rate: float | None = option("The largest learning rate.", sets="training.learning_rate")
     size: str | None = None
-    minutes: float | None = None
+    fewest_steps: int = FEWEST_STEPS  # of a new model, even if they exceed the minutes (`TimeBudget`)
     epochs: float | None = None
-    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     start: Start | None = None  # a trained model to continue from
-    device: DeviceName = "auto"
-    dtype: DtypeName = "auto"
 
     def __post_init__(self) -> None:
+        sections: dict[str, dict[str, Any]] = {}
+        for name, values in self.overrides.items():
+            if values is not None and not isinstance(values, Mapping):
+                raise ConfigError(f"{name} is a section, a dict of its fields, not {type(values).__name__}")
+            sections |= {} if values is None else {name: {**values}}
+        for name, section, key, value in settings_of(self):
+            first = sections.setdefault(section, {}).setdefault(key, value)
+            if first is not value and first != value:  # NaN is not equal to itself
+                raise ConfigError(f"{name} is given twice: {section}.{key} is {first!r} and {value!r}; give one")
+        object.__setattr__(self, "overrides", sections)
         for name in self.overrides:
             check_known(name, tuple(self.config_type.model_fields), "configuration section")
             for key in self.section(name).keys() - self.section_type(name).model_fields.keys():
@@ -98,6 +102,11 @@ class TrainingRequest:
             raise ConfigError(f"{given[0]} and {given[1]} both set the length of the training; give one of them")
 
     @property
+    def least_steps(self) -> int:
+        """The steps that a training with minutes takes even if it has to exceed them; a trained start needs none."""
+        return self.fewest_steps if self.start is None else 0
+
+    @property
     def described(self) -> list[str]:
         """The names of the data in run.json; empty if none was given, which is allowed when resuming."""
         raise NotImplementedError
@@ -124,7 +133,7 @@ class TrainingRequest:
         return make_section(self.section_type(name), self.section(name), name)
 
     @property
-    def steps(self) -> int | None:
+    def given_steps(self) -> int | None:
         """The requested number of steps; None if it has to be chosen."""
         values = self.section("training")
         return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
@@ -161,3 +170,12 @@ class TrainingRequest:
             f"{self.out} was started with {what} = {old}, not {new}; leave it out to resume, or start again with "
             "another --out"
         )
+
+
+def read_keywords(function: str, declared: Any, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a request from keywords of Python: options that `declared` or any training has, and sections."""
+    options = [each.name for each in (*fields(declared), *fields(TrainingRequest)) if each.metadata]
+    for name in keywords:
+        check_known(name, (*options, *declared.sections), f"option of {function}:")
+    given = {name: value for name, value in keywords.items() if name in options}
+    return {**given, "overrides": {name: value for name, value in keywords.items() if name not in options}}

@@ -30,8 +30,10 @@ from foretell.training.loop import Action, Progress, is_out_of_patience, record_
 from foretell.training.optimizer import freeze, make_optimizer
 from foretell.training.pace import FixedSteps, Pace
 from foretell.training.step import iter_micro_batches, own_rows
+from foretell.typesetting.numbers import format_duration
 
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
+LONG_REPORT = 2.0  # seconds; a longer one after the last step is announced
 
 logger = logging.getLogger(__name__)
 
@@ -97,13 +99,14 @@ class Session(SessionState[AnyTask]):
                     self.evaluate_and_log(self.progress)
                     self.save(self.progress)
             self.compile()
+            actions = self.actions()
             train(
                 self.objective,
                 self.optimizer,
                 self.task,
                 self.training,
                 self.progress,
-                self.actions(),
+                actions,
                 pace=self.pace,
                 dtype=self.dtype,
                 world=self.world,
@@ -121,6 +124,8 @@ class Session(SessionState[AnyTask]):
         if self.world.is_first:
             with explain_stop(AFTER_THE_LAST_STEP, self.run):
                 draw_curve(self.run)
+            if (seconds := actions[0].seconds * self.task.closing_evaluations) >= LONG_REPORT:
+                logger.info(f"report      it takes about {format_duration(seconds)}")
 
     def report_start(self) -> None:
         """Log the task's lines about the untrained model, and show its samples."""
@@ -160,7 +165,7 @@ class Session(SessionState[AnyTask]):
 
     def actions(self) -> list[Action]:
         return [
-            Action(self.training.evaluate_every, self.evaluate_and_log, lambda: 1 + self.task.closing_evaluations),
+            Action(self.training.evaluate_every, self.evaluate_and_log),
             Action(self.training.sample_every, self.sample),
             Action(self.training.checkpoint_every, self.save),
             Action(self.training.evaluate_every, self.save_best),

@@ -45,8 +45,7 @@ class Task(ABC):
     row_length: int = 0  # length of the longest rows, for the choice of kernels
     flops_per_token: int | None = None  # in training, per token read; if known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
-    # Duration of the closing report, in evaluations, reserved in a time budget; `evaluate` may set it.
-    closing_evaluations: float = 0.0
+    closing_evaluations: float = 0.0  # duration of the closing report, in evaluations; `evaluate` may set it
     material: Material  # the kind of data, for advice on how to test the model
     held_out_setting: str = ""  # the setting for the amount of held-out data
     split_rule: str | None = None  # the rule that chose the held-out data, for run.json

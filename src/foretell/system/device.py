@@ -6,15 +6,13 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from foretell.errors import UsageError, did_you_mean
+from foretell.system import DtypeName
 
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
-DtypeName = Literal["auto", "float32", "bfloat16"]
 # The memory limit of a Linux container, in control groups version 2 and version 1
 CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 CPU_INFO = Path("/proc/cpuinfo")
@@ -59,9 +57,7 @@ def choose_inference_dtype(dtype: DtypeName | torch.dtype, device: torch.device)
     """The named dtype; `auto`: bfloat16 on a GPU, float32 on a CPU, where bfloat16 is not faster for one row."""
     name = dtype_name(dtype)
     check_name("dtype", name, ("auto", *DTYPES))
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return DTYPES[name]
+    return DTYPES.get(name, torch.float32 if device.type == "cpu" else torch.bfloat16)
 
 
 def choose_training_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
@@ -82,12 +78,10 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     """True if the processor has instructions for bfloat16 matmuls, which oneDNN may use."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        if any(os.environ.get(name, "").upper() in WITHOUT_BFLOAT16 for name in ISA_LIMITS):
-            return False
-        features = torch.cpu.get_capabilities()
-        return any(features.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    return False
+    if device.type != "cpu" or any(os.environ.get(name, "").upper() in WITHOUT_BFLOAT16 for name in ISA_LIMITS):
+        return False
+    features = torch.cpu.get_capabilities()
+    return any(features.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def is_amd() -> bool:

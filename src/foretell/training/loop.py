@@ -38,15 +38,10 @@ class Progress:
 
 @dataclass
 class Action:
-    """Something to do every `every` steps and after the last one.
-
-    closing: the time needed after the last step, for this action and its follow-ups, in multiples of `seconds`; it may
-    change during a training.
-    """
+    """Something to do every `every` steps and after the last one."""
 
     every: int
     run: Callable[[Progress], None]
-    closing: Callable[[], float] = lambda: 1.0
     seconds: float = 0.0  # duration of the last call
 
     def do(self, progress: Progress) -> None:
@@ -99,8 +94,8 @@ def train(
         due = [action for action in actions if progress.step % action.every == 0]
         if due or len(unread) == MOST_UNREAD:
             read_results(unread, progress)
-        closing = sum(action.seconds * action.closing() for action in actions)
-        progress.share = pace.share(progress.step, sum(action.seconds for action in due), closing)
+        pending, closing = (sum(action.seconds for action in some) for some in (due, actions))
+        progress.share = pace.share(progress.step, pending, closing)
         if progress.share >= 1:
             due = actions
             read_results(unread, progress)

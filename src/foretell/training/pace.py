@@ -21,10 +21,8 @@ from foretell.errors import check_type, counted
 
 logger = logging.getLogger(__name__)
 
-LAST_SECONDS = 2.0  # for the picture of the curve and the end of the process; more on a busy machine
-MOST_SLOWDOWN = 5.0  # a limit, because a thread that waits for a device or a peer is not slowed by other programs
 MOST_CLOSING = 0.2  # the largest reserved share; an estimate is many times too high if an evaluation was disturbed
-LEAST_SHARE = 0.1  # the least share of the time that is left for steps, however long reading and tokenizing took
+OVERTIME = 3  # a training with fewer than `fewest_steps` may last this multiple of its time
 
 
 class Pace(ABC):
@@ -88,11 +86,12 @@ class Mark(NamedTuple):
 
 
 class TimeBudget(Pace):
-    """A training that ends, including the actions after its last step, when `seconds` of wall time are spent.
+    """A training of `seconds` of wall time from its first step, including the actions after its last step.
 
-    spent: seconds before this object was created, for reading, tokenizing and measuring. marks: the recorded steps of a
-    resumed training. record: stores the mark of a step. `config.steps` is an estimate, which sets the length of the
-    warm-up as a share of the training. most_steps: a limit at which training and schedule end even if time is left.
+    A training that is slower than `fewest_steps` in this time goes on until it has them, or until OVERTIME times the
+    seconds are spent. most_steps: a limit at which training and schedule end even if time is left. marks: the recorded
+    steps of a resumed training. record: stores the mark of a step. `config.steps` is an estimate, which sets the length
+    of the warm-up as a share of the training.
     """
 
     def __init__(
@@ -100,20 +99,19 @@ class TimeBudget(Pace):
         config: TrainingConfig,
         seconds: float,
         *,
-        spent: float = 0.0,
         marks: Mapping[int, Mark] | None = None,
         record: Callable[[int, Mark], None] = lambda step, mark: None,
+        fewest_steps: int = 0,
         most_steps: int | None = None,
         world: World = ALONE,
         clock: Callable[[], float] = time.monotonic,
-        thread_clock: Callable[[], float] = time.thread_time,
     ):
         super().__init__(config)
         self.most_steps = math.inf if most_steps is None else most_steps
+        self.fewest_steps = min(fewest_steps, self.most_steps)
         self.seconds, self.record, self.world, self.clock = seconds, record, world, clock
-        self.thread_clock, self.first_times = thread_clock, (clock(), thread_clock())
         self.marks = dict(marks or {})  # in the order of steps
-        self.start = None if self.marks else clock() - spent  # None while recorded steps are repeated
+        self.start: float | None = None  # None before the first step, and while recorded steps are repeated
 
     def effect_of_long_warmup(self) -> str | None:
         if self.config.warmup_steps <= max(1, LONGEST_WARMUP * self.config.steps):
@@ -141,18 +139,17 @@ class TimeBudget(Pace):
             return Mark(0.0, self.measure_from(Mark(0.0, 0.0)))
         first, last = next(iter(self.marks.values())), next(reversed(self.marks.values()))
         now = self.measure_from(last) + pending
-        last_seconds = LAST_SECONDS * (1 + self.slowdown()) / 2  # about half of this is computation
-        reserved = min(closing, MOST_CLOSING * self.seconds) + last_seconds
-        time_for_steps = max(self.seconds - reserved - first.seconds, LEAST_SHARE * self.seconds)
-        share = max(last.share, (now - first.seconds) / time_for_steps, step / self.most_steps)
-        took = max(0.0, now - last.seconds)
-        is_last = now + took > first.seconds + time_for_steps  # the next step would take too long
-        return Mark(1.0 if is_last else share, now)
+        for_steps = self.seconds - min(closing, MOST_CLOSING * self.seconds)
+        after_next = 2 * now - last.seconds  # if the next step takes as long as the last one
+        is_last = self.share_at(step, (after_next - first.seconds) / for_steps) > 1
+        share = 1.0 if is_last else self.share_at(step, (now - first.seconds) / for_steps)
+        return Mark(max(last.share, share), now)
 
-    def slowdown(self) -> float:
-        """Wall time divided by processor time of this thread, from 1 to MOST_SLOWDOWN: the load from other programs."""
-        wall, thread = self.clock() - self.first_times[0], self.thread_clock() - self.first_times[1]
-        return min(max(1.0, wall / thread), MOST_SLOWDOWN) if thread > 0 else 1.0
+    def share_at(self, step: int, by_time: float) -> float:
+        """The share done after `step` steps when this multiple of the time is spent."""
+        if step < self.fewest_steps:
+            by_time = min(by_time, max(step / self.fewest_steps, by_time / OVERTIME))
+        return max(by_time, step / self.most_steps)
 
     def agreed(self, mark: Mark) -> Mark:
         """Broadcast the mark of the first process, because only its clock counts."""

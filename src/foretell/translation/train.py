@@ -40,6 +40,7 @@ from foretell.translation.config import (
     training_defaults,
 )
 from foretell.translation.encoder_decoder import EncoderDecoder, make_encoder_decoder, weight_shapes
+from foretell.translation.options import TranslationOptions
 from foretell.translation.pair_information import give_similar_vectors
 from foretell.translation.pairs import (
     Pair,
@@ -67,15 +68,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairRequest(TrainingRequest):
+class PairRequest(TranslationOptions, TrainingRequest):
     config_type: ClassVar[type[Section]] = TranslationConfig
 
     paths: Sequence[str | Path] = ()
-    is_shared: bool | None = None  # one vocabulary for both languages, which is the default
     pairs: PairData | None = None  # instead of files
-    dev: Path | None = None  # a file of held-out pairs; None: a share of the pairs
-    reverse: bool = False  # translate the second column or file into the first
-    columns: tuple[str, ...] = ()  # the two columns to read from a table with named columns
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +91,8 @@ class PairRequest(TrainingRequest):
     @property
     def choices(self) -> dict[str, Any]:
         named = {"reverse": self.reverse or None, "columns": list(self.columns) or None}
-        return {"is_shared": self.is_shared, "dev": self.dev and str(self.dev), **named}
+        is_shared = False if self.separate_vocabularies else None
+        return {"is_shared": is_shared, "dev": self.dev and str(self.dev), **named}
 
 
 class TranslationTraining(Training[PairRequest, TranslationTask]):
@@ -111,7 +109,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         request = self.request
         pairs = request.pairs or read_data(request)
         vocabulary = train_vocabulary(
-            pairs.train, request.configured("tokenizer"), is_shared=request.is_shared is not False
+            pairs.train, request.configured("tokenizer"), is_shared=not request.separate_vocabularies
         )
         text = PairText(pairs, vocabulary)
         store(text, run.tokens)

@@ -25,7 +25,8 @@ from foretell.saved_model.config_file import check_depth
 from foretell.saved_model.part import Part, PartSource, TokenizerPart, register_part
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.storage.files import printable_name
-from foretell.system.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
+from foretell.system import DeviceName, DtypeName
+from foretell.system.device import choose_device, choose_inference_dtype, dtype_name
 from foretell.translation.batches import make_source
 from foretell.translation.config import BleuTokenizer, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, empty_encoder_decoder, weight_shapes

@@ -11,6 +11,10 @@ import torch
 import foretell
 from foretell.convert.family import outputs_in_our_order, pairings
 from foretell.convert.gguf.files import read_gguf
+from foretell.insight.attribution.ablation import ablate
+from foretell.insight.attribution.head_patterns import head_patterns
+from foretell.insight.attribution.logit_lens import logit_lens
+from foretell.insight.attribution.patch_map import patch_map
 from foretell.language_model import LanguageModel
 from foretell.model.quantized_linear import plain_weights
 
@@ -54,3 +58,27 @@ def test_digits_are_split_and_a_turn_ends(model: LanguageModel) -> None:
     assert model.tokenizer.decode(model.encode("  12")) == "  12" and len(model.encode("12")) == 2
     assert model.tokenizer.piece(model.tokenizer.end_ids[0]) == "<|im_end|>"
     assert model.tokenizer.chat_template is not None
+
+
+def test_the_country_is_at_its_own_token_until_layer_22_and_brought_to_the_last_by_head_4_of_layer_23(
+    model: LanguageModel,
+) -> None:
+    text = "The capital of Spain is Madrid, and the capital of Italy is"
+    patches = patch_map(model, text, "The capital of France is Paris, and the capital of Germany is")
+    assert patches.token.text == " Rome" and patches.token.probability == pytest.approx(0.645, abs=2e-3)
+    at_country, at_last = patches.differences[:, patches.tokens.index(" Italy")], patches.differences[:, -1]
+    assert at_country[:24].max() < -9 and abs(at_country[24:]).max() < 0.5  # the embedding is the first row
+    assert abs(at_last[:24]).max() < 0.5 and at_last[24:].max() < -9
+    heads = ablate(model, text, "trunk.blocks.23.attention.core[*]")
+    assert heads.effects[0].name == "trunk.blocks.23.attention.core[4]" and heads.effects[0].probability < 0.1
+    lens = logit_lens(model, text, at=-1, fill="mean").positions[0]
+    assert lens.readings[24].tokens[0].text == " Italy"
+    plain = logit_lens(model, text)
+    assert plain.poor_readings()[-1] == "trunk.blocks.22"
+
+
+def test_induction_heads_are_the_most_telling_on_repeated_tokens(model: LanguageModel) -> None:
+    ids = torch.randint(49_152, (50,), generator=torch.Generator().manual_seed(1)).tolist()
+    text = model.tokenizer.decode(ids)
+    roles = {(role.layer, role.head): role.does for role in head_patterns(model, text + text).roles()[:12]}
+    assert (roles[18, 6], roles[17, 3], roles[16, 0]) == ("induction", "induction", "previous token")

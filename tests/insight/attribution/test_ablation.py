@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
+from foretell.insight.attribution import ablation
 from foretell.insight.attribution.ablation import AblationTarget, ablate, find_targets
 from foretell.insight.replacement import Replacement, without_heads
 from foretell.insight.trace import Trace
@@ -50,6 +51,23 @@ def test_the_mean_of_one_head_leaves_the_other_heads_unchanged(make_model: MakeM
 
     after = distribution(model, text, {CORE: only_head_1})
     assert ablate(model, text, f"{CORE}[1]", "d", fill="mean").effects[0].probability == pytest.approx(float(after[3]))
+
+
+@pytest.mark.parametrize(
+    "address", ["**.core[*]", "trunk.blocks.*.feedforward", "embed*", "**.core.key[*]", "trunk.**"]
+)
+def test_parts_in_the_rows_of_one_pass_have_the_effects_of_passes_alone(
+    make_model: MakeModel, text: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, passes = make_model("llama", torch.float64), []
+    together = ablate(model, text, address, token="d", progress=lambda done, total: passes.append(done))
+    monkeypatch.setattr(ablation, "TOKENS_AT_ONCE", 1)
+    alone = {effect.name: effect for effect in ablate(model, text, address, token="d").effects}
+    assert len(passes) < len(alone) or len(alone) == 1
+    assert {effect.name for effect in together.effects} == set(alone)
+    for effect in together.effects:
+        assert effect.probability == pytest.approx(alone[effect.name].probability, rel=1e-9)
+        assert effect.divergence == pytest.approx(alone[effect.name].divergence, rel=1e-6, abs=1e-12)
 
 
 def test_ablation_leaves_the_model_unchanged(make_model: MakeModel, text: str) -> None:

@@ -54,6 +54,41 @@ def test_an_earlier_reading_is_the_last_norm_and_the_head_on_the_stream(model: L
     assert reading.rank == sorted(expected.tolist(), reverse=True).index(float(expected[winner])) + 1
 
 
+@torch.no_grad()
+def test_the_mean_centred_lens_adds_what_later_layers_add_at_earlier_tokens(model: LanguageModel, text: str) -> None:
+    lens = logit_lens(model, text, fill="mean")
+    with Trace(model, ["trunk.blocks.0", "trunk.blocks.1"]) as trace:
+        model.decoder(torch.tensor([model.tokenizer.encode(text)]))
+    early, late = trace["trunk.blocks.0"][0], trace["trunk.blocks.1"][0]
+    assert model.decoder.config.num_layers == 2
+    for position in range(7):
+        stream = early[position]
+        if position >= 2:
+            stream = stream + (late - early)[1:position].mean(0)
+        expected = lens_logits(model.decoder, stream).double().softmax(-1)
+        reading = lens.positions[position].readings[1]
+        assert reading.probability == pytest.approx(float(expected[lens.positions[position].winner.id]), rel=1e-4)
+    plain = logit_lens(model, text)
+    assert [at.readings[-1] for at in lens.positions] == [at.readings[-1] for at in plain.positions]
+
+
+def test_a_lens_that_predicts_worse_than_chance_says_so(make_model: MakeModel, text: str) -> None:
+    """Later layers that turn the stream around make each earlier reading the opposite of the prediction."""
+    model = make_model("gpt2", torch.float64, num_layers=4)
+    assert "of little use" not in str(logit_lens(model, text))
+
+    def turn(stream: torch.Tensor) -> torch.Tensor:
+        return -stream
+
+    with Trace(model, replace={"trunk.blocks.3": turn}):
+        lens = logit_lens(model, text)
+        assert lens.poor_readings() == ["embed", "trunk.blocks.0", "trunk.blocks.1", "trunk.blocks.2"]
+        assert "of little use here: in 4 of 5 readings, the last one after trunk.blocks.2" in " ".join(
+            str(lens).split()
+        )
+        assert "of little use" not in str(logit_lens(model, text, fill="mean"))
+
+
 def test_one_position_alone_is_the_same_as_among_all(make_model: MakeModel, text: str) -> None:
     model = make_model("gpt2", torch.float64)
     alone, among = logit_lens(model, text, at=-3).positions[0], logit_lens(model, text).positions[4]
@@ -74,7 +109,7 @@ def test_a_winner_has_settled_from_where_it_ranks_first_to_the_end(make_model: M
 def test_printed_output_fits_80_columns(make_model: MakeModel, text: str) -> None:
     lines = str(logit_lens(make_model("gpt2", num_layers=12), text, top=8)).splitlines()
     assert max(map(len, lines)) <= 80
-    assert sum(line.startswith(("embed ", "trunk.blocks.")) for line in lines) == 13
+    assert sum(line.startswith(("embed ", "trunk.blocks.")) and "%" in line for line in lines) == 13
     assert len([line for line in lines if line.lstrip()[:1].isdigit()]) == 7
 
 

@@ -8,8 +8,10 @@ never trained on an output of zero; the mean over positions is closer to their t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from foretell.config.section import check_known
 from foretell.errors import UsageError, check_type
+from foretell.insight.attribution.patch_map import TOKENS_AT_ONCE
 from foretell.insight.recorded_pass import RecordedPass, choose_token, record
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
@@ -161,24 +164,57 @@ def ablate(
     check_known(fill, tuple(FILLS), "replacement")
     recording = record(model, text, [])
     at, targets = recording.position(at), find_targets(model.decoder, address)
-    before = recording.next_logits(at).double().log_softmax(-1)  # (V,)
-    chosen = choose_token(model, token, before)
-    effects = []
-    for target in targets:
-        after = _without(recording, target, fill, at)
-        effects.append(_effect(model, str(target), before, after, chosen))
+    before = _log_probabilities(recording, [], fill, at)  # (1, V)
+    chosen, effects = choose_token(model, token, before[0]), []
+    for batch in batches(recording, targets):
+        rows = torch.cat([before, _log_probabilities(recording, batch, fill, at)])
+        unchanged, *after = rows[-len(batch) - 1 :]
+        effects += [
+            _effect(model, str(target), unchanged, row, chosen) for target, row in zip(batch, after, strict=True)
+        ]
         progress(len(effects), len(targets))
     effects.sort(key=lambda effect: -effect.divergence)
-    value = float(before[chosen])
-    asked = TokenProbability(chosen, model.tokenizer.text_of(chosen), float(before[chosen].exp()), value)
-    return Ablation(recording.after(at), asked, model.top_tokens(before, 1)[0], fill, effects)
+    value = float(before[0, chosen])
+    asked = TokenProbability(chosen, model.tokenizer.text_of(chosen), float(before[0, chosen].exp()), value)
+    return Ablation(recording.after(at), asked, model.top_tokens(before[0], 1)[0], fill, effects)
 
 
-def _without(recording: RecordedPass, target: AblationTarget, fill: str, at: int) -> Tensor:
-    """The log-probabilities (V,) after position `at` in a pass in which the target is replaced."""
+def batches(recording: RecordedPass, targets: Sequence[AblationTarget]) -> Iterator[list[AblationTarget]]:
+    """The targets by passes: several if their values have a row per text, as all values inside a block have.
+
+    The angles of positions and a memory are shared by all rows.
+    """
+    structure = recording.structure
+    inside = tuple(f"{block}." for block in structure.stream[1:])
+    rows = 1 if structure.memory else max(1, TOKENS_AT_ONCE // len(recording.ids) - 1)
+    for has_rows, group in groupby(targets, lambda target: f"{target.name}.".startswith(inside)):
+        alike, size = list(group), rows if has_rows else 1
+        yield from (alike[start : start + size] for start in range(0, len(alike), size))
+
+
+def _log_probabilities(recording: RecordedPass, batch: list[AblationTarget], fill: str, at: int) -> Tensor:
+    """The log-probabilities (N, V) after position `at` in a pass with the targets replaced, each in its own row.
+
+    Several targets come after an unchanged row: a part without an effect then has a divergence of exactly 0.
+    """
     model, structure = recording.model, recording.structure
-    with Trace(model, replace={target.name: target.change(FILLS[fill])}, structure=structure):
-        return record(model, recording.ids, [], structure=structure).next_logits(at).double().log_softmax(-1)
+    num_rows = 1 + len(batch) if len(batch) > 1 else 1
+    rows: dict[str, dict[int, Change]] = {}
+    for row, target in enumerate(batch, start=num_rows - len(batch)):
+        rows.setdefault(target.name, {})[row] = target.change(FILLS[fill])
+    replace = {name: partial(_by_row, changes, num_rows) for name, changes in rows.items()}
+    ids = torch.tensor([recording.ids] * num_rows, device=model.device)
+    with Trace(model, replace=replace, structure=structure):
+        return model.log_probabilities(model.decoder.head(model.decoder.hidden(ids)[:, at]))
+
+
+def _by_row(changes: dict[int, Change], num_rows: int, value: Tensor) -> Tensor:
+    if num_rows == 1:
+        return changes[0](value)
+    changed = value.clone()
+    for row, change in changes.items():
+        changed[row : row + 1] = change(value[row : row + 1])
+    return changed
 
 
 def _effect(model: LanguageModel, name: str, before: Tensor, after: Tensor, token: int) -> AblationEffect:

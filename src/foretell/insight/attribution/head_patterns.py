@@ -6,8 +6,9 @@ with a memory has three kinds of attention: of its encoder, of its decoder, and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -23,31 +24,45 @@ from foretell.typesetting.html import Shown
 
 
 @dataclass(frozen=True)
-class HeadMeasure:
-    """A number that describes a head's attention weights, and its format."""
+class Pattern:
+    """Keys (T, S) that a head may read, and the words for a head that does."""
 
-    title: str
-    of: Callable[[Tensor], Tensor]  # weights (..., T, S) to one number per head, (...)
-    format: Callable[[float], str]
+    does: str
+    keys: Tensor
+
+    def share(self, weights: Tensor) -> Tensor:
+        """The mean weight on these keys over all queries but the first that have any; 0 if there are none.
+
+        weights (..., T, S) to one number per head.
+        """
+        queries = self.keys.any(-1)
+        queries[:1] &= len(queries) == 1  # the first query attends only to itself
+        return (weights * self.keys).sum(-1)[..., queries].sum(-1) / max(1, int(queries.sum()))
+
+
+def patterns_of(ids: Sequence[int], device: torch.device | None = None) -> dict[str, Pattern]:
+    """The patterns that heads are measured by, in a text with these ids.
+
+    first: idle heads often attend to it (Xiao et al. 2023, "attention sinks"). duplicate: earlier occurrences of the
+    query's token (Wang et al. 2022, "duplicate token heads"). induction: the tokens after them (Olsson et al. 2022,
+    prefix matching).
+    """
+    tokens, positions = torch.tensor(ids, device=device), torch.arange(len(ids), device=device)
+    queries, earlier = positions[:, None], positions < positions[:, None]
+    duplicate = (tokens == tokens[:, None]) & earlier
+    return {
+        "first": Pattern("first token", (positions == 0).expand_as(earlier)),
+        "itself": Pattern("itself", positions == queries),
+        "previous": Pattern("previous token", positions == queries - 1),
+        "duplicate": Pattern("same token", duplicate),
+        "induction": Pattern("induction", duplicate.roll(1, 1) & earlier),
+    }
 
 
 def mean_distance(weights: Tensor) -> Tensor:
     """The mean distance, in tokens, from query to key."""
     positions = torch.arange(weights.shape[-1], device=weights.device)
     return _over_queries((weights * (positions[:, None] - positions)).sum(-1))
-
-
-def attention_sink(weights: Tensor) -> Tensor:
-    """The mean weight on the first token, to which idle heads often attend (Xiao et al. 2023, "attention sinks")."""
-    return _over_queries(weights[..., 0])
-
-
-def share_on_itself(weights: Tensor) -> Tensor:
-    return _over_queries(weights.diagonal(dim1=-2, dim2=-1))
-
-
-def share_on_previous(weights: Tensor) -> Tensor:
-    return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(-1) if weights.shape[-1] > 1 else 0 * weights[..., 0, 0]
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -60,13 +75,41 @@ def _over_queries(values: Tensor) -> Tensor:
     return values[..., 1:].mean(-1) if values.shape[-1] > 1 else values[..., 0]
 
 
-MEASURES: dict[str, HeadMeasure] = {
-    "distance": HeadMeasure("mean distance in tokens", mean_distance, "{:.1f}".format),
-    "first": HeadMeasure("share on the first token", attention_sink, "{:.0%}".format),
-    "itself": HeadMeasure("share on the token itself", share_on_itself, "{:.0%}".format),
-    "previous": HeadMeasure("share on the token before", share_on_previous, "{:.0%}".format),
-    "entropy": HeadMeasure("entropy in nats", entropy, "{:.2f}".format),
-}
+def measures(weights: Tensor, ids: Sequence[int]) -> dict[str, Tensor]:
+    """Numbers that describe weights (..., T, S), one of each per head: a distance, shares, the entropy in nats.
+
+    `even` is the entropy as a share of the largest possible one.
+    """
+    patterns = patterns_of(ids, weights.device)
+    shares = {name: pattern.share(weights) for name, pattern in patterns.items()}
+    uniform = torch.arange(1, len(ids) + 1, device=weights.device).log()
+    entropies = entropy(weights)
+    even = entropies / _over_queries(uniform) if len(ids) > 1 else entropies
+    return {"distance": mean_distance(weights), **shares, "even": even, "entropy": entropies}
+
+
+MOST_TELLING = 12
+EVEN = "spread evenly"
+SUMMARY = "distance {distance:.1f} · first {first:.0%} · itself {itself:.0%} · previous {previous:.0%} · "
+SUMMARY += "duplicate {duplicate:.0%} · induction {induction:.0%} · entropy {entropy:.2f}"
+
+
+@dataclass(frozen=True)
+class HeadRole:
+    """The most telling pattern of a head on a text, and the query and key of its largest weight in it.
+
+    share: of the head's attention. mean: over all heads. telling: the divergence in nats between these two.
+    """
+
+    layer: int
+    head: int
+    does: str
+    share: float
+    mean: float
+    telling: float
+    query: int
+    key: int
+    weight: float
 
 
 HEADS_PER_TABLE = 12  # columns that fit in 80 characters
@@ -78,6 +121,7 @@ class HeadPattern(Shown):
 
     name: str
     pieces: list[str]
+    ids: list[int]
     weights: Tensor
 
     def document(self) -> DocumentSection:
@@ -86,22 +130,22 @@ class HeadPattern(Shown):
     def parts(self) -> list[Part]:
         """The heat map and the measures."""
         labels = [quoted(piece) for piece in self.pieces]
-        numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
-        return [HeatMap(self.weights.double().cpu().numpy(), labels, labels), Paragraph(numbers)]
+        numbers = Paragraph(SUMMARY.format_map(self.measures()))
+        return [HeatMap(self.weights.double().cpu().numpy(), labels, labels), numbers]
+
+    def measures(self) -> dict[str, float]:
+        return {name: float(value) for name, value in measures(self.weights, self.ids).items()}
 
     def to_json(self) -> dict[str, Any]:
-        numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
-        return {"name": self.name, **numbers, "weights": self.weights.tolist()}
-
-    def _of(self, measure: HeadMeasure) -> float:
-        return float(measure.of(self.weights))
+        return {"name": self.name, **self.measures(), "weights": self.weights.tolist()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadPatterns(Shown):
-    """The attention weights (L, H, T, T) of all heads over one text. shown: a layer, or None for a summary of all."""
+    """The attention weights (L, H, T, T) of all heads over one text. shown: a layer, or None for a ranking of all."""
 
     pieces: list[str]
+    ids: list[int]
     weights: Tensor
     shown: int | None = None
 
@@ -110,8 +154,34 @@ class HeadPatterns(Shown):
         return ending("".join(self.pieces))
 
     def measured(self, name: str) -> Tensor:
-        """A measure of MEASURES for every head, (L, H)."""
-        return MEASURES[name].of(self.weights)
+        """A number of `measures` for every head, (L, H)."""
+        return measures(self.weights, self.ids)[name]
+
+    def roles(self) -> list[HeadRole]:
+        """The role of each head, most telling first.
+
+        Heads are ranked by the divergence of (share, rest) from the mean of all heads, because a share that most heads
+        have, such as on the first token, does not tell them apart.
+        """
+        patterns = patterns_of(self.ids, self.weights.device)
+        patterns["even"] = Pattern(EVEN, torch.ones_like(patterns["first"].keys))
+        numbers = measures(self.weights.double(), self.ids)
+        shares = torch.stack([numbers[name] for name in patterns]).clamp(0, 1)  # (P, L, H)
+        means = shares.mean((1, 2), keepdim=True).expand_as(shares)
+        telling = torch.special.xlogy(shares, shares / means) + torch.special.xlogy(
+            1 - shares, (1 - shares) / (1 - means)
+        )
+        chosen = telling.nan_to_num().masked_fill(shares < means, 0).argmax(0)  # (L, H)
+        roles = []
+        for layer, head in itertools.product(*map(range, chosen.shape)):
+            index = int(chosen[layer, head])
+            pattern = list(patterns.values())[index]
+            inside = self.weights[layer, head] * pattern.keys
+            inside[: len(inside) > 1] = 0  # the first query attends only to itself
+            query, key = divmod(int(inside.argmax()), len(inside))
+            share, mean, nats = (float(each[index, layer, head].nan_to_num()) for each in (shares, means, telling))
+            roles.append(HeadRole(layer, head, pattern.does, share, mean, nats, query, key, float(inside[query, key])))
+        return sorted(roles, key=lambda role: -role.telling)
 
     def head(self, layer: int, head: int) -> HeadPattern:
         """One head. Raises `UsageError` if it does not exist."""
@@ -120,7 +190,9 @@ class HeadPatterns(Shown):
             raise UsageError(
                 f"layer {layer} has no head {head}; the layers are 0 to {layers - 1}, the heads 0 to {heads - 1}"
             )
-        return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
+        return HeadPattern(
+            f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.ids, self.weights[layer, head]
+        )
 
     def layer(self, layer: int) -> HeadPatterns:
         """The same with one layer shown. Raises `UsageError` if it does not exist."""
@@ -138,15 +210,28 @@ class HeadPatterns(Shown):
             heads = (DocumentSection(head.name, head.parts()) for head in self.heads())
             title = f"attention patterns of layer {self.shown}"
             return DocumentSection(title, [Paragraph(f"{ROWS} {MEANS}"), *heads])
-        parts = [
-            DocumentSection(measure.title, measure_tables(self.measured(name), measure.format))
-            for name, measure in MEASURES.items()
-        ]
-        note = Paragraph(f"Layers down, heads across. {MEANS}")
-        return DocumentSection("attention patterns of each head", [note, *parts])
+        roles = self.roles()
+        rows = [self._row(role) for role in roles[:MOST_TELLING]]
+        header = ("head", "reads", "share", "mean", "nats", "most of all, from query to key")
+        first = roles[0]
+        text = f"The most telling of {len(roles)} heads. Head {first.layer}.{first.head} is "
+        text += f"{self.head(first.layer, first.head).name}. Share: of its attention, as a mean over query tokens. "
+        text += "Mean: of this share over all heads. Nats: how much the share tells, given the mean."
+        if len(set(self.ids)) == len(self.ids):
+            text += " No token is repeated, so no head can read the same token or do induction."
+        return DocumentSection("what each head reads", [Paragraph(text), Table(header, rows)])
+
+    def _row(self, role: HeadRole) -> tuple[str, ...]:
+        tokens = f"{quoted(self.pieces[role.query])} → {quoted(self.pieces[role.key])}"
+        numbers = f"{role.share:.0%}", f"{role.mean:.0%}", f"{role.telling:.2f}"
+        return (f"{role.layer}.{role.head}", role.does, *numbers, f"{role.weight:.0%} {tokens}")
 
     def to_json(self) -> dict[str, Any]:
-        return {"tokens": self.pieces, "heads": [head.to_json() for head in self.heads()]}
+        roles = {(role.layer, role.head): asdict(role) for role in self.roles()}
+        kept = range(len(self.weights)) if self.shown is None else (self.shown,)
+        wanted = [roles[layer, head] for layer in kept for head in range(self.weights.shape[1])]
+        heads = [{**head.to_json(), "role": role} for head, role in zip(self.heads(), wanted, strict=True)]
+        return {"tokens": self.pieces, "heads": heads}
 
 
 def measure_tables(values: Tensor, write: Callable[[float], str]) -> Sequence[Table]:
@@ -171,7 +256,8 @@ def head_patterns(model: LanguageModel, text: str) -> HeadPatterns:
     names = [weights_of(model.decoder, structure, layer).name for layer in range(len(structure.stream) - 1)]
     recording = record(model, text, names, structure=structure)
     recording.next_logits(-1)  # refuses a pass whose numbers are not finite
-    return HeadPatterns(model.texts_of(recording.ids), torch.stack([recording.stored(name) for name in names]))
+    weights = torch.stack([recording.stored(name) for name in names])
+    return HeadPatterns(model.texts_of(recording.ids), recording.ids, weights)
 
 
 ENCODER, OWN, CROSS = "encoder self-attention", "masked self-attention", "encoder-decoder attention"
@@ -227,7 +313,7 @@ class MemoryPatterns(Shown):
         parts: list[Part] = [Paragraph(note)]
         for kind in (ENCODER, OWN, CROSS):
             entropies = torch.stack([entropy(each.weights) for each in self.layers if each.kind == kind])  # (L, H)
-            parts.append(DocumentSection(kind, measure_tables(entropies, MEASURES["entropy"].format)))
+            parts.append(DocumentSection(kind, measure_tables(entropies, "{:.2f}".format)))
         return DocumentSection("attention patterns of each head", parts)
 
     def to_json(self) -> dict[str, Any]:

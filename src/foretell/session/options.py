@@ -1,0 +1,20 @@
+"""The options of every training."""
+
+from dataclasses import dataclass
+
+from foretell.config.options import DeviceOptions, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceOptions:
+    """The length of a training, and its most used settings."""
+
+    minutes: float | None = option("Minutes of training (default: chosen from the data).")
+    steps: int | None = option("Number of optimizer steps (default: chosen from the data).", sets="training.steps")
+    seed: int | None = option("The random seed.", sets="training.seed")
+    checkpoint_every: int | None = option("Steps between checkpoints.", sets="training.checkpoint_every")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(DeviceOptions, PaceOptions):
+    """Options of every training, on the command line and in Python."""
