@@ -210,7 +210,7 @@ def test_conversations_can_be_rows_of_their_own(small, chats, tmp_path):
     assert len(session.task.train) == len(session.task.data.train)
 
 
-@pytest.mark.parametrize(("truncate", "kept"), [("drop", 2), ("tail", 3)])
+@pytest.mark.parametrize(("truncate", "kept"), [("drop", 2), ("tail", 3), (None, 3)])
 def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, caplog, truncate, kept):
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": "the cat?", "completion": "mat. " * n} for n in (1, 2, 80)]
@@ -219,7 +219,7 @@ def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, c
     with pytest.raises(
         DataError, match="1 of 3 conversations do not fit the context of 96 tokens.*line 3.*truncate dr"
     ):
-        tune(request(small, path, tmp_path / "a", **open_data))
+        tune(request(small, path, tmp_path / "a", truncate="never", **open_data))
     assert not (tmp_path / "a").exists()
     caplog.set_level("INFO", logger="foretell")
     session = tune(request(small, path, tmp_path / "b", truncate=truncate, **open_data))
@@ -262,17 +262,6 @@ def test_an_answer_that_is_only_read_has_no_loss_and_the_same_ids(small, tmp_pat
 
 def asked(question: str, answer: str, **marks: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer, **marks}]
-
-
-def test_a_hundredth_of_the_conversations_may_be_too_long_without_an_option(small, tmp_path, caplog):
-    path = tmp_path / "long.jsonl"
-    rows = [{"prompt": "the cat?", "completion": "mat. " * (80 if n == 7 else 1)} for n in range(100)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    caplog.set_level("INFO", logger="foretell")
-    overrides = {"training": {"steps": 1}, "data": {"validation_fraction": 0}}
-    session = tune(request(small, path, tmp_path / "a", overrides=overrides))
-    assert len(session.task.data.train) == 99
-    assert "1 of 100 conversations are longer than the context: left out" in caplog.text
 
 
 def test_repeated_held_out_conversations_are_counted(small, chats, tmp_path, caplog):

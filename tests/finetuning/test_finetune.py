@@ -51,6 +51,17 @@ def test_the_report_has_figures_next_to_the_baseline(tuned: Path) -> None:
     assert {"macro_f1", "calibration", "by_label"} <= report["dev"].keys()
 
 
+def test_long_texts_lose_their_ends_and_the_report_counts_them(
+    start: Start, tmp_path: Path, tiny_request, finetune
+) -> None:
+    data = tmp_path / "texts.csv"
+    words = zip(("film", "book", "meal", "play"), "aabb", strict=True)
+    data.write_text("text,label\n" + "".join(f"{word},{label}\n{f'{word} ' * 40},{label}\n" for word, label in words))
+    finetune(tiny_request(data, tmp_path / "run", start=start))
+    assert "4 of 8 examples were cut to the context of 16 tokens" in read_json(tmp_path / "run" / REPORT)["advice"]
+    assert head_of(load(tmp_path / "run")).settings.truncate == "tail"
+
+
 def test_the_metrics_count_the_tokens_that_the_model_reads(
     start: Start, review_file, tmp_path, tiny_request, finetune
 ) -> None:
@@ -213,8 +224,7 @@ def test_memory_is_counted_for_the_longest_text_within_the_context(
     rows = zip(("film", "book", "meal", "play"), "aabb", strict=True)
     texts = [(" ".join([word] * count), label) for word, label in rows for count in (2, words)]
     data.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in texts))
-    changes = {"head": {"truncate": "tail"}}
-    sizes, training = footprint(tiny_request(data, tmp_path / "run", overrides=changes, start=start), tmp_path / "run")
+    sizes, training = footprint(tiny_request(data, tmp_path / "run", start=start), tmp_path / "run")
     assert (sizes.row.context_length, sizes.rows) == (length, training.batch_size)
 
 

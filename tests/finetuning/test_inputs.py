@@ -81,6 +81,8 @@ def test_texts_that_do_not_fit_are_refused_or_counted():
     assert inputs.check_cuts(few).startswith("1 of 100 examples lose their tail")
     with pytest.raises(DataError, match="1 of 99"):
         inputs.check_cuts(few[:-1])
+    with pytest.raises(DataError, match="1 of 100"):
+        format_of("classify", context=4, truncate="never").check_cuts(few)
     inputs = format_of("classify", context=4, truncate="head")
     assert list(encoded(inputs, ["a b c d"])[0].sequences) == [[START, C, D, EXTRACT - 1]]
     assert "lose their head" in (line := inputs.check_cuts(lines)) and "--model.context-length 6 has room" in line

@@ -144,7 +144,7 @@ class HeadDict(TuningDict, total=False):
     choice_column: Sequence[str]
     columns: Sequence[str]
     encoding: Literal["utf-8", "latin-1", "cp1252"] | None
-    truncate: Literal["head", "tail", "middle"] | None
+    truncate: Literal["head", "tail", "middle", "never"] | None
     dev_fraction: float | None
     group_column: str | None
     text_column: Sequence[str]
@@ -174,7 +174,7 @@ class HeadDict(TuningDict, total=False):
 class ChatDict(TuningDict, total=False):
     dev: str | Path | None
     template: str | None
-    truncate: Literal["drop", "tail"] | None
+    truncate: Literal["drop", "tail", "never"] | None
     spell_tokens: bool
     epochs: float | None
     minutes: float | None

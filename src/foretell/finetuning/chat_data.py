@@ -14,7 +14,6 @@ from foretell.data.shards import INDEX, TokenStore
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, DataError, TokenizerError, counted
 from foretell.finetuning.conversations import Conversation
-from foretell.finetuning.inputs import are_few
 from foretell.finetuning.kinds import Truncation
 from foretell.numerics.randomness import permutation, stream_key
 from foretell.storage.files import sha256
@@ -110,22 +109,21 @@ def encode_all(
 ) -> tuple[list[EncodedConversation], list[str]]:
     """The conversations that fit the context with their tokens, and notes on the others.
 
-    Longer conversations are left out (`drop`) or cut off at their ends (`tail`). Without a `truncation`, a few are left
-    out, and more are a DataError. Raises TokenizerError, with the row, for a conversation that the template or the
-    tokenizer cannot write.
+    Longer conversations are cut off at their ends (`tail`, also without a `truncation`), left out (`drop`), or a
+    DataError (`never`). Raises TokenizerError, with the row, for one that the template or the tokenizer cannot write.
     """
     encoded = [EncodedConversation(each, encode_one(each, chat_format)) for each in conversations]
     room = context_length + 1  # the last token is predicted, but not read
     pairs = [(chat, each.conversation) for each in encoded for chat in each.chats]
     long = [(chat, conversation) for chat, conversation in pairs if len(chat) > room]
-    if truncation is None and not are_few(len(long), len(pairs)):
+    if truncation == "never" and long:
         longest, conversation = max(long, key=lambda pair: len(pair[0]))
         raise DataError(
             f"{len(long):,} of {len(pairs):,} conversations do not fit the context of {context_length} tokens, the "
             f"longest is {conversation.where} with {len(longest):,}; --truncate drop leaves them out, --truncate tail "
             "cuts off their ends"
         )
-    if truncation != "tail":
+    if truncation == "drop":
         encoded = [replace(each, chats=[chat for chat in each.chats if len(chat) <= room]) for each in encoded]
     cut = [replace(each, chats=[chat.cut(room) for chat in each.chats]) for each in encoded]
     learnable = [replace(each, chats=[chat for chat in each.chats if any(chat.is_answer[1:])]) for each in cut]
@@ -137,7 +135,7 @@ def encode_all(
         )
     notes = []
     if long:
-        done = "cut off at their ends" if truncation == "tail" else "left out"
+        done = "left out" if truncation == "drop" else "cut off at their ends"
         notes.append(f"{len(long):,} of {len(pairs):,} conversations are longer than the context: {done}")
     if without := sum(len(each.chats) for each in cut) - sum(len(each.chats) for each in fitting):
         notes.append(f"{without:,} of {len(pairs):,} conversations have no answer within the context: left out")

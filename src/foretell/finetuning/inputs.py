@@ -84,7 +84,7 @@ class TooLongError(DataError, ContextLengthError):
 
 
 class InputFormat:
-    """Joins texts with the tokenizer's special tokens, and cuts them to the context if `truncate` is given."""
+    """Joins texts with the tokenizer's special tokens, and cuts them to the context as `truncate` names it."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: InputTokens, context_length: int, truncate: Truncate | None):
         self.tokenizer, self.context_length, self.truncate = tokenizer, context_length, truncate
@@ -110,7 +110,7 @@ class InputFormat:
     def check_cuts(self, encoded: Sequence[EncodedExample]) -> str:
         """A line about texts that were cut, empty if there are none.
 
-        Without `truncate`, a few lose their tail, and more are a TooLongError.
+        With `never`, any is a TooLongError. Without `truncate`, a few lose their tail, and more are a TooLongError.
         """
         cuts = [(example.cut, example.where) for example in encoded if example.cut]
         if not cuts:
@@ -118,7 +118,8 @@ class InputFormat:
         most, where = max(cuts, key=lambda cut: cut[0])
         count = f"{len(cuts):,} of {len(encoded):,} examples"
         advice = f"a model trained with --model.context-length {self.context_length + most} has room for all"
-        if self.truncate is None and not are_few(len(cuts), len(encoded)):
+        is_refused = self.truncate is None and not are_few(len(cuts), len(encoded))
+        if is_refused or self.truncate == "never":
             raise TooLongError(
                 f"{count} do not fit the model's context of {self.context_length}, by up to {most:,} tokens ({where}); "
                 f"{advice}, or give --truncate tail to leave out their end, or head or middle",
@@ -131,7 +132,7 @@ class InputFormat:
 
 
 def are_few(count: int, total: int) -> bool:
-    """True if the examples that are too long are so few that they can be left out."""
+    """True if the examples that are too long are so few that they can be cut."""
     return count <= FEW * total
 
 

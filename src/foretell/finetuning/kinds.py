@@ -24,8 +24,8 @@ KINDS: dict[str, str] = {
 Pool = Literal["extract", "last", "mean"]
 DecimalMark = Literal[".", ","]
 Encoding = Literal["utf-8", "latin-1", "cp1252"]
-Truncate = Literal["head", "tail", "middle"]
-Truncation = Literal["drop", "tail"]  # of conversations
+Truncate = Literal["head", "tail", "middle", "never"]
+Truncation = Literal["drop", "tail", "never"]  # of conversations
 EPOCHS = "Passes over the data (default: 3, or 6 from scratch; more for few examples)."
 
 
@@ -39,7 +39,7 @@ class TableOptions:
     )
     encoding: Encoding | None = option("utf-8, latin-1 or cp1252 (default: utf-8).", sets="finetuning.encoding")
     truncate: Truncate | None = option(
-        "Leave out the head, tail or middle of what does not fit (default: refuse).", sets="head.truncate"
+        "What a text that does not fit loses: tail, head or middle; never: refuse.", sets="head.truncate"
     )
 
 
@@ -100,7 +100,7 @@ class ChatOptions:
     dev: Path | None = option("A file to hold out (default: a tenth of the data).")
     template: str | None = option("plain, chatml, alpaca, llama3 or a Jinja file (default: the model's own).")
     truncate: Truncation | None = option(
-        "Conversations longer than the context: drop them or cut the end (default: error)."
+        "Conversations longer than the context: cut the end (default), drop them, or never: refuse."
     )
     spell_tokens: bool = option(
         "Write the template's special tokens as text (default: add them to the vocabulary).", default=False

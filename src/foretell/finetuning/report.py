@@ -50,7 +50,8 @@ def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) 
         "baseline": baseline,
     }
     figures = kind.figures(outputs, targets)
-    if advice := [*longer_advice(session, figures), *baseline_advice(figures, baseline)]:
+    advice = [*cut_texts(task), *longer_advice(session, figures), *baseline_advice(figures, baseline)]
+    if advice:
         report["advice"] = advice
     write_json(session.run.directory / REPORT, report)
 
@@ -59,6 +60,14 @@ def write_report(session: SessionState[FinetuneTask], baseline: dict[str, Any]) 
             kind.draw(figure, report["dev"], outputs, targets)
 
     draw_if_possible(draw)
+
+
+def cut_texts(task: FinetuneTask) -> list[str]:
+    """A line with the number of examples that were cut to fit the context, if there are any."""
+    examples = [*task.data.train, *task.data.dev]
+    count = sum(example.cut > 0 for example in examples)
+    context = task.config.model.context_length
+    return [f"{count:,} of {len(examples):,} examples were cut to the context of {context} tokens"] if count else []
 
 
 def baseline_advice(figures: Mapping[str, float], baseline: Mapping[str, Any]) -> list[str]:

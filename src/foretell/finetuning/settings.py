@@ -62,7 +62,8 @@ class HeadSettings(Section):
     mean: float = 0.0
     deviation: float = Field(1.0, gt=0)
     pool: Pool = "extract"
-    truncate: Truncate | None = None  # the part to leave out of a text that does not fit the context
+    # The part to leave out of texts that do not fit the context; None, of earlier versions: refuse unless they are few
+    truncate: Truncate | None = None
     tokens: InputTokens = InputTokens()
     columns: Columns
 

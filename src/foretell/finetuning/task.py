@@ -97,7 +97,7 @@ def read_files(
     if columns.decimal is None and not any(isinstance(row.cells.get(columns.label or ""), str) for row in rows):
         columns = columns.model_copy(update={"decimal": "."})  # numbers of JSON or a DataFrame have one reading
     train = reader.read_all(table, columns, group)
-    head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}
+    head = {"pool": kind.pools[0], "truncate": "tail", **head, "task": tuning.task, "columns": columns.model_dump()}
     settings = kind.fit(make_section(HeadSettings, head, "head"), train)
     if dev is not None:
         table = open_table(dev, tuning.encoding, tuning.names, reader.otherwise)

@@ -105,5 +105,8 @@ def seconds_per_step(task: Task, training: TrainingConfig, dtype: torch.dtype, d
     one_row = measure(undivided, 1)
     if whole * one_row <= duration:
         return measure(training, None, duration, FEWEST_PROBED)
+    if whole == 1:
+        return one_row
     few = min(whole, max(2, int(duration / 2 / one_row)))
-    return one_row + (whole - 1) * (measure(undivided, few) - one_row) / (few - 1)
+    some = measure(undivided, few)
+    return max(some, one_row + (whole - 1) * (some - one_row) / (few - 1))  # a disturbed step can be slower than more
