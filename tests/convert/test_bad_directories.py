@@ -137,9 +137,15 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
         config_with(model_type="gpt3"),
         "model_type 'gpt3', which foretell cannot read; known: gpt2, openai-gpt",
     ),
-    "mamba is not llama": (config_with(model_type="mamba"), "'mamba', which foretell cannot read; known: gpt2, .*phi$"),
-    "mixtral is not mistral": (config_with(model_type="mixtral"), "cannot read; known: gpt2, .*phi$"),
-    "gptj is not gpt2": (config_with(model_type="gptj"), "cannot read; known: gpt2, .*phi$"),
+    "mamba is not llama": (
+        config_with(model_type="mamba"),
+        "'mamba', which foretell cannot read; known: gpt2, .*gemma3_text$",
+    ),
+    "mixtral is not mistral": (
+        config_with(model_type="mixtral"),
+        "cannot read: it needs experts; known: gpt2, .*gemma3_text$",
+    ),
+    "gptj is not gpt2": (config_with(model_type="gptj"), "cannot read; known: gpt2, .*gemma3_text$"),
     "a classifier": (
         weights_with(score__weight=torch.zeros(2, 72)),
         "has the weight 'score.weight', the head of a classifier or another task",

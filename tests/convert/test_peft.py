@@ -29,12 +29,16 @@ THEIR_TARGETS = {
     "gpt_neox, half rotated": ["query_key_value", "dense_4h_to_h"],
     "phi3, partly rotated": ["qkv_proj", "gate_up_proj"],
     "stablelm": ["q_proj", "k_proj"],
+    "olmo2": ["q_proj", "o_proj"],
+    "gemma3": ["q_proj", "gate_proj"],
 }
 OUR_TARGETS = {
     "gpt2": ("**.attention.*y", "**.feedforward.up"),  # query and key, so that the update of c_attn has a gap
     "llama": ("**.attention.query", "**.feedforward.gate"),
     "gpt_neox, half rotated": ("**.attention.*y",),
     "phi": ("**.attention.query", "**.feedforward.down"),
+    "olmo2": ("**.attention.*y", "**.feedforward.up"),
+    "gemma3": ("**.attention.output", "**.feedforward.gate"),
 }
 
 

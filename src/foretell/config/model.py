@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -87,14 +88,29 @@ class ModelConfig(Section):
         "learned", description="how positions are represented"
     )
     rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary frequencies")
+    local_rope_theta: float | None = Field(
+        None, gt=0, description="base in layers with a window, without rope_scaling; left out: as in other layers"
+    )
     rotary_share: float = Field(1.0, gt=0, le=1, description="share of a head's elements that rotary positions rotate")
     rope_scaling: RopeScaling | None = Field(
         None, description="rotary positions for a longer context than the model was trained with"
     )
-    norm: Literal["layernorm", "rmsnorm", "none"] = Field("layernorm", description="kind of normalisation")
-    norm_placement: Literal["pre", "post"] = Field("pre", description="before or after each part of a block")
+    norm: Literal["layernorm", "rmsnorm", "rmsnorm_offset", "none"] = Field(
+        "layernorm", description="kind of normalisation; rmsnorm_offset: its weights are stored minus 1"
+    )
+    norm_placement: Literal["pre", "post", "update", "sandwich"] = Field(
+        "pre",
+        description="before each part of a block, after its addition, of the update before its addition, or both "
+        "before the part and of its update (sandwich)",
+    )
     norm_epsilon: float = Field(1e-5, gt=0, description="added to the variance")
     qk_norm: bool = Field(False, description="normalise queries and keys")  # None in input: wherever there is a norm
+    qk_norm_scope: Literal["head", "all_heads"] = Field(
+        "head", description="what a norm of queries and keys sees: one head, or all heads of a token"
+    )
+    query_pre_attn_scalar: Size | None = Field(
+        None, description="scores are divided by the root of this number; left out: head_width"
+    )
     feedforward: Literal["mlp", "gated", "none"] = Field("mlp", description="kind of feed-forward layer")
     activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = Field(
         "gelu_tanh", description="activation of the feed-forward layer"
@@ -112,6 +128,7 @@ class ModelConfig(Section):
         None, description="how many positions back a query sees, itself included; a number or one per layer"
     )
     tie_embeddings: bool = Field(True, description="the head uses the weights of the token embedding")
+    scale_embeddings: bool = Field(False, description="multiply token vectors by the root of the width")
     dropout: DropoutRates = Field(DropoutRates(), description="a rate, or embedding, attention, residual")
     init: Literal["gpt2", "torch"] = Field("gpt2", description="initial weights as in GPT-2 or in torch")
 
@@ -147,7 +164,7 @@ class ModelConfig(Section):
             ),
             f"residual = '{self.residual}' needs feedforward, attention_residual and norm_placement = 'pre'": (
                 self.residual != "sequential"
-                and (self.feedforward == "none" or not self.attention_residual or self.norm_placement == "post")
+                and (self.feedforward == "none" or not self.attention_residual or self.norm_placement != "pre")
             ),
             f"rotary positions need an even head_width, not {self.head_width}": (
                 self.position == "rotary" and self.head_width % 2 != 0
@@ -159,6 +176,9 @@ class ModelConfig(Section):
                 self.position == "sinusoidal" and self.width % 2 != 0
             ),
             "rope_scaling needs position = 'rotary'": self.rope_scaling is not None and self.position != "rotary",
+            "local_rope_theta needs position = 'rotary'": (
+                self.local_rope_theta is not None and self.position != "rotary"
+            ),
             "qk_norm needs a norm, and norm is 'none'": self.qk_norm and self.norm == "none",
             f"window has {len(self.windows)} entries for {self.num_layers} layers": (
                 len(self.windows) != self.num_layers
@@ -173,6 +193,20 @@ class ModelConfig(Section):
     @property
     def windows(self) -> tuple[int | None, ...]:
         return self.window if isinstance(self.window, tuple) else (self.window,) * self.num_layers
+
+    @property
+    def has_final_norm(self) -> bool:
+        """True if the stream itself is not normalised in the blocks, so that the head needs a norm before it."""
+        return self.norm_placement != "post"
+
+    def is_local(self, layer: int) -> bool:
+        """True for a layer that rotates by `local_rope_theta`."""
+        return self.local_rope_theta is not None and self.windows[layer] is not None
+
+    @property
+    def query_factor(self) -> float:
+        """The factor on queries after which scores divided by the root of head_width have the configured scale."""
+        return math.sqrt(self.head_width / (self.query_pre_attn_scalar or self.head_width))
 
     @property
     def rotary_width(self) -> int:

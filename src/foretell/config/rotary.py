@@ -7,11 +7,17 @@ import math
 from foretell.config.model import ModelConfig, RopeScaling
 
 
-def frequency(config: ModelConfig, pair: int) -> float:
-    """The angle, in radians per position, by which a pair rotates: theta^(-2i/R), then scaled; 0 beyond R elements."""
+def frequency(config: ModelConfig, pair: int, is_local: bool = False) -> float:
+    """The angle, in radians per position, by which a pair rotates: theta^(-2i/R), then scaled; 0 beyond R elements.
+
+    is_local: in a layer with a window, which may have a base that is not scaled.
+    """
     if 2 * pair >= config.rotary_width:
         return 0.0
-    trained = config.rope_theta ** (-2 * pair / config.rotary_width)
+    exponent = -2 * pair / config.rotary_width
+    if is_local and config.local_rope_theta is not None:
+        return config.local_rope_theta**exponent
+    trained = config.rope_theta**exponent
     if config.rope_scaling is None:
         return trained
     if config.rope_scaling.type == "linear":  # Chen et al. 2023: position interpolation

@@ -27,12 +27,15 @@ class ModelDict(TypedDict, total=False):
     vocab_size: int
     position: Literal["learned", "sinusoidal", "rotary", "none"]
     rope_theta: float
+    local_rope_theta: float | None
     rotary_share: float
     rope_scaling: Mapping[str, Any] | None
-    norm: Literal["layernorm", "rmsnorm", "none"]
-    norm_placement: Literal["pre", "post"]
+    norm: Literal["layernorm", "rmsnorm", "rmsnorm_offset", "none"]
+    norm_placement: Literal["pre", "post", "update", "sandwich"]
     norm_epsilon: float
     qk_norm: bool
+    qk_norm_scope: Literal["head", "all_heads"]
+    query_pre_attn_scalar: int | None
     feedforward: Literal["mlp", "gated", "none"]
     activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"]
     attention_output: bool
@@ -41,6 +44,7 @@ class ModelDict(TypedDict, total=False):
     bias: Mapping[str, bool] | bool
     window: int | Sequence[int | None] | None
     tie_embeddings: bool
+    scale_embeddings: bool
     dropout: Mapping[str, float] | float
     init: Literal["gpt2", "torch"]
 

@@ -23,7 +23,7 @@ def weight_shapes(config: ModelConfig) -> Shapes:
         shapes["embed.position.weight"] = (config.context_length, config.width)
     for layer in range(config.num_layers):
         shapes |= _block_shapes(config, f"trunk.blocks.{layer}")
-    if config.norm_placement == "pre":
+    if config.has_final_norm:
         shapes |= _norm_shapes(config, "trunk.norm", config.width)
     head = _linear_shapes("head", config.vocab_size, config.width, config.bias.head)
     if config.tie_embeddings:
@@ -44,22 +44,27 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 def _block_shapes(config: ModelConfig, path: str) -> Shapes:
-    shapes = _norm_shapes(config, f"{path}.attention_norm", config.width)
-    shapes |= _attention_shapes(config, f"{path}.attention")
-    if config.feedforward != "none":
-        if config.residual != "parallel_shared_norm":
-            shapes |= _norm_shapes(config, f"{path}.feedforward_norm", config.width)
-        shapes |= _feedforward_shapes(config, f"{path}.feedforward")
+    shapes = {}
+    for name, layers in (("attention", _attention_shapes), ("feedforward", _feedforward_shapes)):
+        is_first = name == "attention"
+        if not is_first and config.feedforward == "none":
+            continue
+        if config.norm_placement != "update" and (is_first or config.residual != "parallel_shared_norm"):
+            shapes |= _norm_shapes(config, f"{path}.{name}_norm", config.width)
+        shapes |= layers(config, f"{path}.{name}")
+        if config.norm_placement in ("update", "sandwich"):
+            shapes |= _norm_shapes(config, f"{path}.{name}_update_norm", config.width)
     return shapes
 
 
 def _attention_shapes(config: ModelConfig, path: str) -> Shapes:
-    D, E, bias = config.width, config.head_width, config.bias
+    D, E, bias, has_all = config.width, config.head_width, config.bias, config.qk_norm_scope == "all_heads"
     shapes = _linear_shapes(f"{path}.query", config.num_heads * E, D, bias.attention)
     shapes |= _linear_shapes(f"{path}.key", config.num_kv_heads * E, D, bias.attention)
     shapes |= _linear_shapes(f"{path}.value", config.num_kv_heads * E, D, bias.attention)
     if config.qk_norm:
-        shapes |= _norm_shapes(config, f"{path}.query_norm", E) | _norm_shapes(config, f"{path}.key_norm", E)
+        for name, heads in (("query", config.num_heads), ("key", config.num_kv_heads)):
+            shapes |= _norm_shapes(config, f"{path}.{name}_norm", E * heads if has_all else E)
     if config.attention_output:
         shapes |= _linear_shapes(f"{path}.output", D, config.num_heads * E, bias.attention_output)
     return shapes

@@ -11,7 +11,7 @@ from typing import Any
 
 from foretell.config.model import Bias, ModelConfig
 from foretell.config.section import make_section
-from foretell.convert.family import REQUIRED, Family, Field, Rope, names
+from foretell.convert.family import REQUIRED, Family, Field, LayerWindows, Rope, names
 from foretell.errors import ConfigError
 from foretell.numerics.norms import NORMS
 
@@ -43,7 +43,8 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute", "rope", None),
 }
 NOTED: Mapping[str, str] = {"auto_map": "custom code is never run"}
-DEFAULT_THETA = 10_000.0
+FULL, SLIDING = "full_attention", "sliding_attention"  # types of layers: without a window, with one
+MOST_LAYERS = 2**14
 # rope type -> their name of each parameter -> ours
 SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
@@ -67,6 +68,8 @@ def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfi
     fields: dict[str, Any] = dict(flat(family.shared))
     for name, theirs in family.fields.items():
         fields |= dict.fromkeys(theirs.ours, read_field(name, theirs, values))
+    if family.windows is not None:
+        fields["window"] = read_windows(family.windows, values, fields["num_layers"])
     if family.rope is not None:
         fields |= read_rope(family.rope, values)
     try:
@@ -75,6 +78,7 @@ def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfi
         theirs_of = {ours: name for name, theirs in family.fields.items() for ours in theirs.ours}
         if family.rope is not None:
             theirs_of |= {"rope_theta": family.rope.theta, "rotary_share": family.rope.share or SHARE}
+            theirs_of["local_rope_theta"] = family.rope.local_theta or "local_rope_theta"
         message = str(error)
         if "head_width" not in theirs_of:  # it follows from the width
             message = message.replace(" or set head_width", "")
@@ -113,24 +117,73 @@ def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
     noted = {**NOTED, **family.noted}
     known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS}
     if family.rope is not None:
-        known |= {*ROPE_SECTIONS, THETA, family.rope.theta, SHARE, family.rope.share}
+        known |= {*ROPE_SECTIONS, THETA, family.rope.theta, SHARE, family.rope.share, family.rope.local_theta}
+    if family.windows is not None:
+        known |= {family.windows.size, family.windows.types, family.windows.period}
     notes = [f"{name} is ignored: {noted[name]}" for name in noted if values.get(name)]
     unknown = [name for name, value in values.items() if value and name not in known and name not in noted]
     return notes + [f"{name} is unknown and was not used" for name in unknown]
 
 
+def read_windows(windows: LayerWindows, values: Mapping[str, Any], num_layers: Any) -> tuple[int | None, ...] | None:
+    """The window of each layer; None if the number of layers is invalid, which is refused later."""
+    if type(num_layers) is not int or not 0 < num_layers <= MOST_LAYERS:
+        return None
+    size, period = values.get(windows.size, windows.default_size), values.get(windows.period, windows.default_period)
+    if windows.types is None and not size:
+        return (None,) * num_layers
+    types = None if windows.types is None else values.get(windows.types)
+    if types is None:
+        if type(period) is not int or period < 1:
+            raise ConfigError(f"{windows.period} = {period!r} is not a number of layers")
+        types = [FULL if layer % period == 0 else SLIDING for layer in range(1, num_layers + 1)]
+    if not isinstance(types, list) or len(types) != num_layers or not all(each in (FULL, SLIDING) for each in types):
+        raise ConfigError(f"{windows.types} must have {num_layers} entries, each '{FULL}' or '{SLIDING}'")
+    if SLIDING in types and type(size) is not int:
+        raise ConfigError(f"{windows.size} = {size!r} is not a number of positions, and some layers have a window")
+    return tuple(size if each == SLIDING else None for each in types)
+
+
+def write_windows(windows: LayerWindows, config: ModelConfig) -> dict[str, Any]:
+    """Their fields of the windows; a single size, and for files without types the period of the first full layer."""
+    size = next((window for window in config.windows if window is not None), windows.default_size)
+    if windows.types is not None:
+        types = [FULL if window is None else SLIDING for window in config.windows]
+        return {windows.size: size, windows.types: types}
+    full = [layer for layer, window in enumerate(config.windows, 1) if window is None]
+    return {windows.size: size, windows.period: full[0] if full else config.num_layers + 1}
+
+
+def in_older_notation(rope: Rope, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values without sections of rope_parameters for each type of layer, as transformers 5 writes them."""
+    by_type = values.get(ROPE_SECTIONS[0])
+    if rope.local_theta is None or not isinstance(by_type, dict):
+        return values
+    name = f"{ROPE_SECTIONS[0]}.{SLIDING}"
+    local = by_type.get(SLIDING) or {}
+    if not by_type.keys() <= {FULL, SLIDING} or read_scaling(name, local, values, rope) is not None:
+        raise ConfigError(
+            f"{ROPE_SECTIONS[0]} = {str(by_type)[:80]} is not supported: give a base for each type of layer"
+        )
+    theta = {rope.local_theta: local["rope_theta"]} if "rope_theta" in local else {}
+    return {**values, **theta, ROPE_SECTIONS[0]: by_type.get(FULL)}
+
+
 def read_rope(rope: Rope, values: Mapping[str, Any]) -> dict[str, Any]:
     """Our rotary fields from theirs; a `ConfigError` names an unsupported scaling."""
+    values = in_older_notation(rope, values)
     sections = {name: values[name] for name in ROPE_SECTIONS if values.get(name)}
     scalings = [read_scaling(name, section, values, rope) for name, section in sections.items()]
     if len(scalings) == 2 and scalings[0] != scalings[1]:
         raise ConfigError("rope_parameters and rope_scaling contradict each other")
     ours = {
-        "rope_theta": agreed(rope.theta, THETA, values, sections, DEFAULT_THETA),
+        "rope_theta": agreed(rope.theta, THETA, values, sections, rope.default_theta),
         "rope_scaling": scalings[0] if scalings else None,
     }
     if rope.share is not None:
         ours["rotary_share"] = agreed(rope.share, SHARE, values, sections, rope.default_share)
+    if rope.local_theta is not None:
+        ours["local_rope_theta"] = values.get(rope.local_theta, rope.default_local_theta)
     return ours
 
 
@@ -181,7 +234,8 @@ def write_settings(family: Family, config: ModelConfig) -> dict[str, Any]:
     ours = meaningful(config)
     written = {name: write_field(field, ours, config) for name, field in family.fields.items()}
     fixed = {name: allowed[0] for name, allowed in family.fixed.items() if allowed[0] is not None}
-    return {**written, **fixed, **({} if family.rope is None else write_rope(family.rope, config))}
+    rope = {} if family.rope is None else write_rope(family.rope, config)
+    return {**written, **fixed, **rope, **({} if family.windows is None else write_windows(family.windows, config))}
 
 
 def write_field(field: Field, ours: Mapping[str, Any], config: ModelConfig) -> Any:
@@ -189,6 +243,8 @@ def write_field(field: Field, ours: Mapping[str, Any], config: ModelConfig) -> A
     value = ours.get(field.ours[0], flat(config.model_dump())[field.ours[0]])
     if isinstance(value, tuple):  # a window per layer, and their field holds one number
         return value[0]
+    if value is None and field.follows is not None:
+        return getattr(config, field.follows)
     if field.words is None:
         return value
     return next((theirs for theirs, word in field.words.items() if word == value), field.default)
@@ -202,17 +258,24 @@ def write_rope(rope: Rope, config: ModelConfig) -> dict[str, Any]:
         values = scaling.model_dump()
         section = {"rope_type": scaling.type, **{key: values[ours] for key, ours in SCALINGS[scaling.type].items()}}
     share = {} if rope.share is None else {rope.share: config.rotary_share}
-    return {rope.theta: config.rope_theta, "rope_scaling": section, **share}
+    local = {} if rope.local_theta is None else {rope.local_theta: config.local_rope_theta or config.rope_theta}
+    return {rope.theta: config.rope_theta, "rope_scaling": section, **share, **local}
 
 
 def meaningful(config: ModelConfig) -> dict[str, Any]:
     """The fields that affect the logits, under dotted names."""
     values = flat(config.model_dump())
     values["window"] = config.windows[0] if len(set(config.windows)) == 1 else config.windows
+    if config.query_pre_attn_scalar == config.head_width:
+        values["query_pre_attn_scalar"] = None
+    if config.local_rope_theta == config.rope_theta and config.rope_scaling is None:
+        values["local_rope_theta"] = None
     moot = {
         "init": True,
         **{f"dropout.{name}": True for name in ("embedding", "attention", "residual")},
         **dict.fromkeys(("rope_theta", "rope_scaling", "rotary_share"), config.position != "rotary"),
+        "local_rope_theta": config.position != "rotary" or not any(config.windows),
+        "qk_norm_scope": not config.qk_norm,
         "bias.norm": config.norm == "none" or not NORMS[config.norm].has_bias,
         "bias.attention_output": not config.attention_output,
         "norm_epsilon": config.norm == "none",

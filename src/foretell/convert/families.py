@@ -3,20 +3,34 @@
 A new family is one declaration here, and its entry in `FAMILIES`. GPT-1 and GPT-2 have Conv1D matrices (inputs,
 outputs), a fused query, key and value, and a tied head. GPT-1 differs in the norm after each sublayer, the missing
 final norm and the meaning of "gelu". Llama 1 to 3 and SmolLM share one table; Mistral adds a window, Qwen2 (and 2.5)
-biases on query, key and value, Qwen3 norms on queries and keys. Phi-3 has the same block in fewer matrices. In GPT-NeoX
+biases on query, key and value, Qwen3 norms on queries and keys. OLMo 2 normalises updates, and all heads together.
+Gemma 3 has norms before and after each sublayer, windows in most layers, with another rotation, and scaled
+embeddings. Phi-3 has the same block in fewer matrices. In GPT-NeoX
 (Pythia), Phi and StableLM, positions rotate a part of each head; the feed-forward layer may run in parallel with
 attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from foretell.config.model import ModelConfig
 from foretell.convert.config_json import SHARE, meaningful, read_settings, write_settings
-from foretell.convert.family import Family, Field, PermuteRotated, Rope, Row, Split, SplitHeads, Transpose, names
+from foretell.convert.family import (
+    Family,
+    Field,
+    LayerWindows,
+    PermuteRotated,
+    Rope,
+    Row,
+    Split,
+    SplitHeads,
+    Transpose,
+    names,
+)
 from foretell.errors import ConfigError, did_you_mean
 
 BLOCK = "trunk.blocks.*"
@@ -183,6 +197,52 @@ QWEN3 = Family(
     fields={**QWEN_FIELDS, "head_dim": Field(("head_width",), 128), "attention_bias": ATTENTION_BIAS},
     shared={**LLAMA_SHARED, "qk_norm": True},
 )
+UPDATE_NORMS = (
+    Row("model.layers.*.post_attention_layernorm", (f"{BLOCK}.attention_update_norm",)),
+    Row("model.layers.*.post_feedforward_layernorm", (f"{BLOCK}.feedforward_update_norm",)),
+)
+OLMO2 = Family(
+    name="olmo2",
+    architecture="Olmo2ForCausalLM",
+    **LLAMA_LIKE,
+    rows=(*(row for row in QWEN3.rows if not row.theirs.endswith("layernorm")), *UPDATE_NORMS),
+    fields={**LLAMA_FIELDS, "rms_norm_eps": Field(("norm_epsilon",), 1e-5), "attention_bias": ATTENTION_BIAS},
+    shared={**LLAMA_SHARED, "norm_placement": "update", "qk_norm": True, "qk_norm_scope": "all_heads"},
+)
+GEMMA3 = Family(
+    name="gemma3_text",
+    architecture="Gemma3ForCausalLM",
+    prefix="model.",
+    buffers=("model.rotary_emb.*inv_freq",),
+    rows=(
+        *(row for row in QWEN3.rows if not row.theirs.endswith("post_attention_layernorm")),
+        Row("model.layers.*.pre_feedforward_layernorm", (f"{BLOCK}.feedforward_norm",)),
+        *UPDATE_NORMS,
+    ),
+    fields={
+        **{name: field for name, field in LLAMA_FIELDS.items() if name != "hidden_act"},
+        "num_key_value_heads": Field(("num_kv_heads",), 4),
+        "head_dim": Field(("head_width",), 256),
+        "query_pre_attn_scalar": Field(("query_pre_attn_scalar",), 256, follows="head_width"),
+        "hidden_activation": Field(
+            ("activation",), "gelu_pytorch_tanh", {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATION_WORDS}
+        ),
+        "tie_word_embeddings": Field(("tie_embeddings",), True),
+        "attention_bias": ATTENTION_BIAS,
+    },
+    shared={
+        **LLAMA_SHARED,
+        "norm": "rmsnorm_offset",
+        "norm_placement": "sandwich",
+        "qk_norm": True,
+        "scale_embeddings": True,
+    },
+    fixed={"use_bidirectional_attention": (False, None)},
+    harmless=names("cache_implementation _sliding_window_pattern"),
+    rope=Rope(default_theta=1_000_000.0, local_theta="rope_local_base_freq"),
+    windows=LayerWindows(),
+    splits_width=True,
+)
 
 PARTLY_ROTATED: dict[str, Any] = {"prefix": "model.", "buffers": LLAMA_LIKE["buffers"], "splits_width": True}
 ROTATED_FIRST = (PermuteRotated(),)
@@ -295,9 +355,33 @@ GPT_NEOX = Family(
 )
 
 # In order of preference: if several can express a model, the first is chosen
-KNOWN = (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GPT_NEOX, STABLELM, PHI)
+KNOWN = (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GPT_NEOX, STABLELM, PHI, OLMO2, GEMMA3)
 Families = Mapping[str, Family]
 FAMILIES: Families = {family.name: family for family in KNOWN}
+
+# Families that are refused: a glob of their names in transformers or llama.cpp -> what they need and foretell lacks
+MISSING_PARTS = {
+    "*moe*": "experts",
+    "mixtral": "experts",
+    "gpt?oss": "experts",
+    "deepseek*": "experts",
+    "qwen3?next": "a gated delta net",
+    "qwen3?5*": "a gated delta net",
+    "qwen35*": "a gated delta net",
+    "lfm2*": "convolutions",
+    "granite*": "multipliers of embeddings, scores, updates and logits",
+    "smollm3": "layers without positions",
+    "gemma2": "softcapping of scores and logits",
+    "gemma3": "images (its text model alone is gemma3_text)",
+    "gemma3n*": "embeddings for each layer",
+}
+
+
+def describe_unknown(kind: object, known: Iterable[str]) -> str:
+    """The end of a refusal: what a family needs that is missing here, and the families that can be read."""
+    name = str(kind).lower()
+    part = next((part for glob, part in MISSING_PARTS.items() if fnmatchcase(name, glob)), None)
+    return f"{'' if part is None else f': it needs {part}'}; known: {', '.join(known)}"
 
 
 def differences(config: ModelConfig, family: Family) -> dict[str, tuple[Any, Any]]:

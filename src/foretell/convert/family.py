@@ -119,18 +119,51 @@ class PermuteRotated(Transform):
         return regrouped + tensors[2:]
 
 
+class AddOne(Transform):
+    """Our norm's weight is an offset from one, theirs is one more: Gemma in GGUF.
+
+    In float32, the scale that a norm computes from the offset has the same bits as theirs. So has a bfloat16 offset
+    after a round trip, unless it is below 2^-16, whose last digits the sum loses.
+    """
+
+    def to_theirs(self, tensors: list[Tensor], config: ModelConfig) -> list[Tensor]:
+        return [tensor.float() + 1 for tensor in tensors]
+
+    def to_ours(self, tensors: list[Tensor], config: ModelConfig, shapes: Sequence[Shape]) -> list[Tensor]:
+        return [tensor.float() - 1 for tensor in tensors]
+
+
 @dataclass(frozen=True)
 class Rope:
     """The names of a family's rotary fields, apart from rope_scaling and rope_parameters.
 
     theta, share: the older names of the base and of the rotated share of each head; share None: everything is rotated.
-    scalings: the types of scaling that transformers accepts.
+    scalings: the types of scaling that transformers accepts. local_theta: the older name of the base in layers with a
+    window, which is not scaled; None if it is the same.
     """
 
     theta: str = "rope_theta"
     share: str | None = None
     default_share: float = 1.0
     scalings: tuple[str, ...] = ("default", "linear", "llama3")
+    default_theta: float = 10_000.0
+    local_theta: str | None = None
+    default_local_theta: float = 10_000.0
+
+
+@dataclass(frozen=True)
+class LayerWindows:
+    """The names of the fields that say which layers have a window, and the size of all windows.
+
+    types: a list with the type of each layer; None if there is none. period: the older field, a number n, of which
+    every n-th layer has no window.
+    """
+
+    size: str = "sliding_window"
+    types: str | None = "layer_types"
+    period: str = "sliding_window_pattern"
+    default_size: int | None = 4096
+    default_period: int = 6
 
 
 @dataclass(frozen=True)
@@ -138,12 +171,13 @@ class Field:
     """A value of a config.json and the fields of `ModelConfig` that it sets (dotted if nested).
 
     default: the value that transformers uses if the field is absent. words: their word -> our word; if several of
-    theirs map to one of ours, the first is written.
+    theirs map to one of ours, the first is written. follows: the field whose value is written if ours is left out.
     """
 
     ours: tuple[str, ...]
     default: Any = REQUIRED
     words: Mapping[Any, str] | None = None
+    follows: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +205,7 @@ class Family:
     buffers: tuple[str, ...] = ()  # globs of names in the files that are not weights
     head: str = "lm_head"
     rope: Rope | None = None  # for rotary positions
+    windows: LayerWindows | None = None  # for windows that differ by layer
     tokenizer_class: str | None = None  # the class transformers builds for this family, ignoring the tokenizer files
     splits_width: bool = False  # transformers requires the width to be a multiple of the number of heads
 

@@ -14,7 +14,7 @@ from foretell.config.model import ModelConfig
 from foretell.config.quantization import QuantizationConfig
 from foretell.config.weight_shapes import weight_shapes
 from foretell.convert.config_json import read_settings
-from foretell.convert.families import FAMILIES
+from foretell.convert.families import FAMILIES, describe_unknown
 from foretell.convert.family import Family, pairings
 from foretell.errors import CheckpointError, ConfigError, counted, did_you_mean
 from foretell.paths import matches, starred
@@ -117,7 +117,7 @@ def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
     if not isinstance(kind, str) or kind not in FAMILIES:
         # No "did you mean": mamba is not llama, although the names are similar
         raise CheckpointError(
-            f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read; known: {', '.join(FAMILIES)}"
+            f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read{describe_unknown(kind, FAMILIES)}"
         )
     try:
         config, notes = read_settings(FAMILIES[kind], values)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.insight.layers import UPDATES
+from foretell.insight.layers import UPDATES, sublayer_of
 from foretell.insight.readout import Output, Readout
 from foretell.insight.recorded_pass import Array, RecordedPass, record, to_array
 from foretell.insight.replacement import replaced_names
@@ -42,8 +42,9 @@ def terms_of_head(decoder: Decoder, structure: Structure, replaced: Collection[s
 
 def replaced_updates(structure: Structure, replaced: Collection[str]) -> list[str]:
     """The replaced values that are added to the stream: each is one part, without the heads it came from."""
-    updates = (value.reads[1] for value in structure.values.values() if value.formula in UPDATES)
-    return [name for name in updates if name in replaced]
+    updates = (value for value in structure.values.values() if value.formula in UPDATES)
+    names = dict.fromkeys(name for value in updates for name in (value.reads[1], sublayer_of(structure, value)))
+    return [name for name in names if name in replaced]
 
 
 def record_contributions(

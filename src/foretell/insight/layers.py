@@ -11,9 +11,11 @@ from foretell.model.decoder import Decoder
 from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.structure import Structure, Value
+from foretell.numerics.norms import NORMS
 
 POSITION_WISE = ("linear", "gated linear")  # formulas of the last layer of a feed-forward layer
 OF_NEURONS = ("B", "T", "F")
+NORM_FORMULAS = tuple(norm.formula for norm in NORMS.values())
 UPDATES = ("residual", "replacement")  # formulas of values that read the stream and an update
 
 
@@ -44,6 +46,12 @@ def updates_of(decoder: Decoder, structure: Structure, layer: int) -> list[Value
         kind = type(decoder.get_submodule(block)).__name__
         raise UsageError(f"{block} is a {kind}, which does not declare what it adds to the residual stream")
     return updates
+
+
+def sublayer_of(structure: Structure, update: Value) -> str:
+    """The name of the sublayer whose output, or its norm, is added to the stream or replaces it."""
+    name = update.reads[1]
+    return structure[name].reads[0] if structure[name].formula in NORM_FORMULAS else name
 
 
 def weights_of(decoder: Decoder, structure: Structure, layer: int) -> Value:
@@ -94,9 +102,10 @@ def neurons_of(decoder: Decoder, structure: Structure, layer: int) -> Neurons | 
     inside = f"{structure.stream[layer + 1]}."
     values = [name for name, value in structure.values.items() if name.startswith(inside) and value.dims == OF_NEURONS]
     for update in updates_of(decoder, structure, layer):
-        output = structure[structure.origin(update.reads[1])]
+        sublayer = sublayer_of(structure, update)
+        output = structure[structure.origin(sublayer)]
         down = decoder.get_submodule(output.module)
         reads_neurons = output.formula in POSITION_WISE and set(output.reads) <= set(values)
         if reads_neurons and isinstance(down, nn.Linear | QuantizedLinear):
-            return Neurons(values, output.reads, down, update.reads[1])
+            return Neurons(values, output.reads, down, sublayer)
     return None

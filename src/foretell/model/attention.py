@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +17,7 @@ from foretell.model.description import PASSED_BACK, Declared, Derivation, Descri
 from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
-from foretell.model.position import Rotate, Rotation, keep_heads, rotate_heads
+from foretell.model.position import Rotate, Rotation, choose_rotation
 from foretell.numerics.norms import in_float32
 
 
@@ -48,18 +51,22 @@ class Attention(nn.Module):
         self.query = nn.Linear(D, H * E, bias=config.bias.attention)
         self.key = nn.Linear(D, G * E, bias=config.bias.attention)
         self.value = nn.Linear(D, G * E, bias=config.bias.attention)
-        self.query_norm, self.key_norm = make_head_norm(config), make_head_norm(config)
-        self.rotate: Rotate = rotate_heads if config.position == "rotary" else keep_heads
+        self.query_norm, self.key_norm = make_head_norm(config, H), make_head_norm(config, G)
+        self.normed_heads = NORMED_HEADS[config.qk_norm_scope]
+        if config.qk_norm_scope == "all_heads":
+            self.description = self.description.changed(values=norms_of_all_heads(self.description.values))
+        self.rotate: Rotate = choose_rotation(config, layer)
+        self.scale_query: ScaleQuery = keep if config.query_factor == 1 else partial(multiply, config.query_factor)
         self.core = EagerAttention(config) if config.dropout.attention > 0 else SDPAttention(config)
         output = nn.Linear(H * E, D, bias=config.bias.attention_output)
         self.output = output if config.attention_output else nn.Identity()
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         source = kv.source(self.layer, x)  # the vectors that become new keys and values; x in self-attention
-        query = self.query_norm(self.split_heads(self.query(x)))  # (B, H, T, E)
-        key = self.key_norm(self.split_heads(self.key(source)))  # (B, G, T, E)
-        value = self.split_heads(self.value(source))  # (B, G, T, E)
-        query, key = self.rotate(query, rotation), self.rotate_keys(key, kv, rotation)
+        query = self.normed_heads(self.query_norm, self.query(x), self.head_width)  # (B, H, T, E)
+        key = self.normed_heads(self.key_norm, self.key(source), self.head_width)  # (B, G, T, E)
+        value = split_heads(self.value(source), self.head_width)  # (B, G, T, E)
+        query, key = self.scale_query(self.rotate(query, rotation)), self.rotate_keys(key, kv, rotation)
         key, value = kv.extend(self.layer, key, value)  # (B, G, S, E)
         mixed = self.core(query, key, value, kv.mask(self.window))  # (B, H, T, E)
         return self.output(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
@@ -68,8 +75,39 @@ class Attention(nn.Module):
         """Rotate the new keys (B, G, N, E) by their positions; in self-attention these are the queries' positions."""
         return self.rotate(key, rotation)
 
-    def split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # (B, H or G, T, E)
+
+# Functions with names, since a model is pickled with them
+ScaleQuery = Callable[[Tensor], Tensor]
+
+
+def keep(query: Tensor) -> Tensor:
+    return query
+
+
+def multiply(factor: float, query: Tensor) -> Tensor:
+    """The query times a factor, so that a core, which divides scores by sqrt(E), divides them by another number."""
+    return query * factor
+
+
+def split_heads(x: Tensor, head_width: int) -> Tensor:
+    return x.unflatten(-1, (-1, head_width)).transpose(1, 2)  # (B, T, H*E) -> (B, H, T, E)
+
+
+def norm_each_head(norm: nn.Module, x: Tensor, head_width: int) -> Tensor:
+    return norm(split_heads(x, head_width))  # (B, H, T, E)
+
+
+def norm_all_heads(norm: nn.Module, x: Tensor, head_width: int) -> Tensor:
+    return split_heads(norm(x), head_width)  # (B, H, T, E)
+
+
+NORMED_HEADS = {"head": norm_each_head, "all_heads": norm_all_heads}
+
+
+def norms_of_all_heads(values: Mapping[str, Declared]) -> dict[str, Declared]:
+    """The declared values of attention whose norms have the shape of the projections that they read."""
+    joint = {f"{name}_norm": replace(values[f"{name}_norm"], dims=values[name].dims) for name in ("query", "key")}
+    return {**values, **joint}
 
 
 # The inner values of a core, which the fused kernel does not return. They are computed in float32 or better, because

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import chain
 
@@ -26,6 +27,34 @@ def check_decoder(decoder: Decoder) -> None:
     check_type("the decoder", decoder, Decoder, "a Decoder", "model.decoder is one")
 
 
+class ScaledVectors(nn.Module):
+    """Mix-in for a token embedding: its vectors times `scale`. A tied head uses them unscaled (Vaswani et al., 3.4).
+
+    The scale is rounded to the precision of the vectors, as in Gemma.
+    """
+
+    description = Description(formula="scaled token vector", backward="scaled rows", inputs=("ids",), is_float32=True)
+    scale: float
+
+    def forward(self, input: Tensor) -> Tensor:
+        vectors = super().forward(input)
+        return vectors * torch.tensor(self.scale, dtype=vectors.dtype)
+
+
+class ScaledEmbedding(ScaledVectors, nn.Embedding):
+    """Token vectors times `scale`."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, scale: float):
+        super().__init__(num_embeddings, embedding_dim)
+        self.scale = scale
+
+
+def make_token_embedding(config: ModelConfig) -> nn.Embedding:
+    if config.scale_embeddings:
+        return ScaledEmbedding(config.vocab_size, config.width, math.sqrt(config.width))
+    return nn.Embedding(config.vocab_size, config.width)
+
+
 class TokenEmbedding(nn.Module):
     """A vector for every token, for models with rotary positions or without positions."""
 
@@ -38,7 +67,7 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.width)
+        self.token = make_token_embedding(config)
         self.dropout = make_dropout(config.dropout.embedding)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:

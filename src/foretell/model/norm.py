@@ -60,7 +60,8 @@ class RecordedNorm(nn.Module):
         divisor = self.divisor(statistics[self.record.spread].double())
         bias = dict(self.named_parameters()).get("bias")
         shift = None if bias is None else bias.detach().double()
-        return FrozenNorm(self.weight.detach().double() / divisor, self.record.is_centered, shift)
+        gain = self.record.weight_offset + self.weight.detach().double()
+        return FrozenNorm(gain / divisor, self.record.is_centered, shift)
 
     def divisor(self, spread: Tensor) -> Tensor:
         return torch.sqrt(spread + self.eps) if self.record.has_root else spread + self.eps
@@ -78,7 +79,7 @@ class PlainNorm(RecordedNorm):
     def forward(self, x: Tensor) -> Tensor:
         spread = self.record.statistics[self.record.spread].tensor(x)
         center = self.record.statistics["mean"].tensor(x) if self.record.is_centered else 0.0
-        y = (in_float32(x) - center) / self.divisor(spread) * self.weight
+        y = (in_float32(x) - center) / self.divisor(spread) * (self.record.weight_offset + self.weight)
         return (y if self.bias is None else y + self.bias).to(matmul_dtype(x))
 
 
@@ -103,6 +104,20 @@ class RMSNorm(RecordedNorm, nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, scale, self.eps).to(matmul_dtype(x))
 
 
+class OffsetRMSNorm(RMSNorm):
+    """RMSNorm by 1 + weight, in float32: in bfloat16 the sum would lose digits of the weight (Gemma)."""
+
+    record = NORMS["rmsnorm_offset"]
+    description = describe_norm(record)
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.record.weight_offset + in_float32(self.weight)
+        return F.rms_norm(in_float32(x), self.normalized_shape, scale, self.eps).to(matmul_dtype(x))
+
+
 def matmul_dtype(x: Tensor) -> torch.dtype:
     """The dtype of matrix products of x under autocast: the norm casts once, instead of each layer that reads it."""
     device = x.device.type
@@ -114,6 +129,7 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
 BY_TORCH: dict[str, Callable[[int, float, bool], nn.Module]] = {
     "layernorm": lambda width, epsilon, bias: LayerNorm(width, eps=epsilon, bias=bias),
     "rmsnorm": lambda width, epsilon, bias: RMSNorm(width, eps=epsilon),
+    "rmsnorm_offset": lambda width, epsilon, bias: OffsetRMSNorm(width, eps=epsilon),
     "none": lambda width, epsilon, bias: nn.Identity(),
 }
 
@@ -126,6 +142,7 @@ def make_norm(config: ModelConfig, width: int) -> nn.Module:
     return PlainNorm(record, width, config.norm_epsilon, record.has_bias and config.bias.norm)
 
 
-def make_head_norm(config: ModelConfig) -> nn.Module:
-    """The norm of queries and keys, one head at a time (Henry et al. 2020; Qwen3)."""
-    return make_norm(config, config.head_width) if config.qk_norm else nn.Identity()
+def make_head_norm(config: ModelConfig, num_heads: int) -> nn.Module:
+    """The norm of queries or keys: of one head at a time (Henry et al. 2020; Qwen3) or of all heads (OLMo 2)."""
+    heads = num_heads if config.qk_norm_scope == "all_heads" else 1
+    return make_norm(config, heads * config.head_width) if config.qk_norm else nn.Identity()

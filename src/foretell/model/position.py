@@ -15,6 +15,7 @@ from foretell.model.description import Description
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines of the angles, (B or 1, 1, T, E)
 Rotate = Callable[[Tensor, Any], Tensor]  # (heads, their `Rotation` or None) -> heads
+Scale = Callable[[Tensor, Any], Tensor]  # (frequencies, `RopeScaling` or None) -> frequencies
 
 
 def widest_dtype(device: torch.device) -> torch.dtype:
@@ -69,15 +70,35 @@ class RotaryPosition(nn.Module):
         self.scale = SCALINGS[config.rope_scaling.type if config.rope_scaling else None]
         self.scaling = config.rope_scaling
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        return self.angles(positions, dtype, self.theta, self.scale)
+
+    def angles(self, positions: Tensor, dtype: torch.dtype, theta: float, scale: Scale) -> Rotation:
         precise = torch.promote_types(dtype, torch.float32)  # bfloat16 has no exact integers above 256
         wide = widest_dtype(positions.device)
         pairs = torch.arange(0, self.rotary_width, 2, device=positions.device, dtype=wide)
-        frequencies = self.scale(self.theta ** (-pairs / self.rotary_width), self.scaling).to(precise)
+        frequencies = scale(theta ** (-pairs / self.rotary_width), self.scaling).to(precise)
         frequencies = F.pad(frequencies, (0, self.unrotated_pairs))
         angles = (positions[:, None, :, None].to(precise) * frequencies).to(wide)  # (B, 1, T, E/2)
         cosine, sine = (torch.cat((part, part), dim=-1).to(precise) for part in (angles.cos(), angles.sin()))
         return cosine, sine  # (B, 1, T, E)
+
+
+class RotaryPositionByLayer(RotaryPosition):
+    """Two rotations: of all layers without a window, and of those with one, whose base is not scaled (Gemma 3)."""
+
+    description = RotaryPosition.description.changed(
+        parts=dict.fromkeys(("cosine", "sine", "local_cosine", "local_sine"), "B 1 T E")
+    )
+
+    def __init__(self, config: ModelConfig):
+        super().__init__(config)
+        assert config.local_rope_theta is not None
+        self.local_theta = config.local_rope_theta
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        local = self.angles(positions, dtype, self.local_theta, keep_frequencies)
+        return *super().forward(positions, dtype), *local
 
 
 def keep_heads(heads: Tensor, rotation: None) -> Tensor:
@@ -90,6 +111,30 @@ def rotate_heads(heads: Tensor, rotation: Rotation) -> Tensor:
     cosine, sine = (part.to(heads.dtype) for part in rotation)
     first, second = heads.chunk(2, dim=-1)
     return heads * cosine + torch.cat((-second, first), dim=-1) * sine
+
+
+def rotate_globally(heads: Tensor, rotation: tuple[Tensor, ...]) -> Tensor:
+    """`rotate_heads` in a layer without a window of a model with two rotations."""
+    return rotate_heads(heads, (rotation[0], rotation[1]))
+
+
+def rotate_locally(heads: Tensor, rotation: tuple[Tensor, ...]) -> Tensor:
+    """`rotate_heads` in a layer with a window of a model with two rotations."""
+    return rotate_heads(heads, (rotation[2], rotation[3]))
+
+
+def choose_rotation(config: ModelConfig, layer: int) -> Rotate:
+    if config.position != "rotary":
+        return keep_heads
+    if config.local_rope_theta is None:
+        return rotate_heads
+    return rotate_locally if config.is_local(layer) else rotate_globally
+
+
+def make_rotation(config: ModelConfig) -> nn.Module:
+    if config.position != "rotary":
+        return NoRotation()
+    return (RotaryPosition if config.local_rope_theta is None else RotaryPositionByLayer)(config)
 
 
 def interpolate_low_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
@@ -110,7 +155,7 @@ def divide_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     return frequencies / scaling.factor
 
 
-SCALINGS: dict[str | None, Callable] = {  # no lambdas, which a model could not be pickled with
+SCALINGS: dict[str | None, Scale] = {  # no lambdas, which a model could not be pickled with
     None: keep_frequencies,
     "linear": divide_frequencies,
     "llama3": interpolate_low_frequencies,

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
 from foretell.config.quantization import QuantizationConfig, Scheme
 from foretell.errors import ConfigError, UsageError
-from foretell.model.decoder import HEAD, Decoder, TiedHead
+from foretell.model.decoder import HEAD, Decoder, ScaledEmbedding, TiedHead
 from foretell.model.dispatch import plain_form
 from foretell.model.quantization import FORMS, UNIT_INPUTS, MatrixForm, bits_per_weight, check_group, choose_group
-from foretell.model.quantized_linear import EMBEDDINGS, LINEARS, TOKEN, QuantizedEmbedding, QuantizedTiedHead
+from foretell.model.quantized_linear import (
+    EMBEDDINGS,
+    LINEARS,
+    SCALED_EMBEDDINGS,
+    TOKEN,
+    QuantizedEmbedding,
+    QuantizedTiedHead,
+)
 from foretell.model.surgery import replace
 from foretell.paths import select
 from foretell.system.device import check_name
@@ -59,8 +66,10 @@ def form_of(path: str, decoder: Decoder, config: QuantizationConfig) -> MatrixFo
 
 
 def embedding_form(table: nn.Module, form: MatrixForm) -> QuantizedEmbedding:
-    weight, kind = matrix_of(table).detach(), EMBEDDINGS[form.scheme]
-    return kind(kind.buffers_of(weight, form), weight.dtype)
+    weight, is_scaled = matrix_of(table).detach(), isinstance(table, ScaledEmbedding)
+    kind: type[Any] = (SCALED_EMBEDDINGS if is_scaled else EMBEDDINGS)[form.scheme]
+    settings = {"scale": table.scale} if isinstance(table, ScaledEmbedding) else {}
+    return kind(kind.buffers_of(weight, form), weight.dtype, **settings)
 
 
 def quantized_form(layer: nn.Module, form: MatrixForm, token: QuantizedEmbedding | None) -> nn.Module:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from foretell.config.quantization import MATRIX_TENSORS, Scheme
 from foretell.model.cpu_matmul import fastest_dtype, linear_in_parts
-from foretell.model.decoder import TiedHead
+from foretell.model.decoder import ScaledVectors, TiedHead
 from foretell.model.description import Description
 from foretell.model.quantization import (
     SCALE_DTYPE,
@@ -195,8 +195,8 @@ class QuantizedEmbedding(QuantizedMatrix):
 
     description = Description(formula="token vector", backward="rows", inputs=("ids",), is_float32=True)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.rows(ids, self.dtype)  # (..., D)
+    def forward(self, input: Tensor) -> Tensor:
+        return self.rows(input, self.dtype)  # (..., D)
 
 
 class Int8Embedding(QuantizedEmbedding, Int8Matrix):
@@ -205,6 +205,22 @@ class Int8Embedding(QuantizedEmbedding, Int8Matrix):
 
 class Int4Embedding(QuantizedEmbedding, Int4Matrix):
     """A token embedding in int4, for a head tied to it."""
+
+
+class ScaledQuantizedEmbedding(ScaledVectors, QuantizedEmbedding):
+    """A token embedding in integers, times `scale`."""
+
+    def __init__(self, stored: Mapping[str, Tensor], dtype: torch.dtype, scale: float):
+        super().__init__(stored, dtype)
+        self.scale = scale
+
+
+class ScaledInt8Embedding(ScaledQuantizedEmbedding, Int8Embedding):
+    """A token embedding in int8, times `scale`."""
+
+
+class ScaledInt4Embedding(ScaledQuantizedEmbedding, Int4Embedding):
+    """A token embedding in int4, times `scale`."""
 
 
 class QuantizedTiedHead(TiedHead):
@@ -230,6 +246,7 @@ def stored_matrix(layer: Any) -> Any:
 
 LINEARS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
 EMBEDDINGS: dict[str, type[QuantizedEmbedding]] = {"int8": Int8Embedding, "int4": Int4Embedding}
+SCALED_EMBEDDINGS: dict[str, type[Any]] = {"int8": ScaledInt8Embedding, "int4": ScaledInt4Embedding}
 TOKEN = "embed.token"
 
 

@@ -14,7 +14,7 @@ from foretell.model.cache import KVView
 from foretell.model.description import OWN_INPUT, PASSED_BACK, Declared, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.norm import make_norm
-from foretell.model.position import NoRotation, RotaryPosition, Rotation
+from foretell.model.position import Rotation, make_rotation
 from foretell.numerics.activations import ACTIVATIONS
 
 
@@ -100,7 +100,8 @@ class ReplaceByUpdate(AddUpdate):
 class Sublayer:
     """A part of a block that computes an update of the stream.
 
-    name: its module in the block; its norm and its residual are `<name>_norm` and `<name>_residual`.
+    name: its module in the block; its norm, the norm of its update and its residual are `<name>_norm`,
+    `<name>_update_norm` and `<name>_residual`.
     arguments: makes the call's arguments from the vectors (B, T, D) to read, and the KV view and rotation of the pass.
     reads: the names of further inputs of the block that it reads.
     """
@@ -137,9 +138,12 @@ class Block(nn.Module):
         super().__init__()
         self.sublayers = sublayers
         for sublayer in sublayers:
-            if f"{sublayer.name}_norm" in self.reads(sublayer.name, OWN_INPUT):
+            values = self.reads(sublayer.name, OWN_INPUT)
+            if f"{sublayer.name}_norm" in values:
                 self.add_module(f"{sublayer.name}_norm", make_norm(config, config.width))
             self.add_module(sublayer.name, sublayer.make(config, layer))
+            if f"{sublayer.name}_update_norm" in values:
+                self.add_module(f"{sublayer.name}_update_norm", make_norm(config, config.width))
             keeps_stream = config.attention_residual or sublayer is not ATTENTION
             residual = AddUpdate if keeps_stream else ReplaceByUpdate
             self.add_module(f"{sublayer.name}_residual", residual(config.dropout.residual))
@@ -153,6 +157,9 @@ class Block(nn.Module):
 
     def normalised(self, sublayer: Sublayer, x: Tensor) -> Tensor:
         return getattr(self, f"{sublayer.name}_norm")(x)
+
+    def normalised_update(self, sublayer: Sublayer, update: Tensor) -> Tensor:
+        return getattr(self, f"{sublayer.name}_update_norm")(update)
 
     def update(self, sublayer: Sublayer, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         return getattr(self, sublayer.name)(*sublayer.arguments(x, kv, rotation))
@@ -188,6 +195,30 @@ class BlockPostNorm(Block):
         return {name: (stream,), f"{name}_residual": (stream, name), f"{name}_norm": (f"{name}_residual",)}
 
 
+class UpdateNormBlock(Block):
+    """Sublayers in sequence, each of whose updates is normalised before its addition (OLMo 2: Walsh et al. 2025)."""
+
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        for sublayer in self.sublayers:
+            update = self.update(sublayer, x, kv, rotation)
+            x = self.add(sublayer, x, self.normalised_update(sublayer, update))
+        return x
+
+    def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
+        norm = f"{name}_update_norm"
+        return {name: (stream,), norm: (name,), f"{name}_residual": (stream, norm)}
+
+
+class SandwichBlock(UpdateNormBlock):
+    """Sublayers in sequence, with norms of what each reads and of its update (Ding et al. 2021, CogView; Gemma 3)."""
+
+    def update(self, sublayer: Sublayer, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        return super().update(sublayer, self.normalised(sublayer, x), kv, rotation)
+
+    def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
+        return {f"{name}_norm": (stream,), **super().reads(name, stream), name: (f"{name}_norm",)}
+
+
 class ParallelBlock(Block):
     """Sublayers that all read the input of the block, each through its own norm (GPT-NeoX: Black et al. 2022)."""
 
@@ -219,22 +250,24 @@ class ParallelBlockSharedNorm(Block):
 BLOCKS: dict[tuple[str, str], type[Block]] = {  # by `residual` and `norm_placement`
     ("sequential", "pre"): Block,
     ("sequential", "post"): BlockPostNorm,
+    ("sequential", "update"): UpdateNormBlock,
+    ("sequential", "sandwich"): SandwichBlock,
     ("parallel", "pre"): ParallelBlock,
     ("parallel_shared_norm", "pre"): ParallelBlockSharedNorm,
 }
 
 
 class Transformer(nn.Module):
-    """The trunk: L blocks and, with pre-norm blocks, a final norm."""
+    """The trunk: L blocks and, unless the blocks normalise the stream itself, a final norm."""
 
     description = Description(values={"norm": Declared("B T D", ("blocks",))}, chain="blocks", returns="norm")
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         block, sublayers = BLOCKS[config.residual, config.norm_placement], self.choose_sublayers(config)
-        self.rotation = RotaryPosition(config) if config.position == "rotary" else NoRotation()
+        self.rotation = make_rotation(config)
         self.blocks = nn.ModuleList(block(config, layer, sublayers) for layer in range(config.num_layers))
-        self.norm = make_norm(config, config.width) if config.norm_placement == "pre" else nn.Identity()
+        self.norm = make_norm(config, config.width) if config.has_final_norm else nn.Identity()
 
     def forward(self, x: Tensor, kv: KVView) -> Tensor:
         rotation = self.rotation(kv.positions, x.dtype)

@@ -37,7 +37,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Norm:
-    """(x - mean) / sqrt(spread + epsilon) * weight + bias, for a vector x (D,).
+    """(x - mean) / sqrt(spread + epsilon) * (weight_offset + weight) + bias, for a vector x (D,).
 
     formula: its name in descriptions. compute: the norm in NumPy, from x, weight, bias, epsilon, in the dtype of x.
     statistics: by name; the last one is the spread, and "mean" is subtracted if it is among them.
@@ -51,6 +51,7 @@ class Norm:
     has_root: bool = True
     has_bias: bool = False
     backward: str = ""
+    weight_offset: float = 0.0
 
     @property
     def is_centered(self) -> bool:
@@ -76,6 +77,11 @@ def layer_norm(e: Vector, gamma: Vector, beta: Vector | float, epsilon: float = 
 def rms_norm(e: Vector, gamma: Vector, _: Vector | float, epsilon: float = EPSILON) -> Vector:
     """e / sqrt(mean(e^2) + epsilon) * gamma: `layer_norm` with m = beta = 0 (Zhang and Sennrich 2019, section 4)."""
     return e / math.sqrt((e**2).mean() + epsilon) * gamma
+
+
+def offset_rms_norm(e: Vector, gamma: Vector, _: Vector | float, epsilon: float = EPSILON) -> Vector:
+    """`rms_norm` whose scale is 1 + gamma (Gemma)."""
+    return rms_norm(e, 1 + gamma, 0.0, epsilon)
 
 
 def in_float32(x: Tensor) -> Tensor:
@@ -119,4 +125,7 @@ NORMS = {
         "layer_norm", layer_norm, {"mean": MEAN, "variance": VARIANCE}, has_bias=True, backward="normalised"
     ),
     "rmsnorm": Norm("rms_norm", rms_norm, {"mean_square": MEAN_SQUARE}, backward="normalised"),
+    "rmsnorm_offset": Norm(
+        "offset_rms_norm", offset_rms_norm, {"mean_square": MEAN_SQUARE}, weight_offset=1.0, backward="normalised"
+    ),
 }

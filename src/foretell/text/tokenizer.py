@@ -65,7 +65,7 @@ class Tokenizer:
         self._plain = untrusted.make_backend(content, origin)
         self._plain.encode_special_tokens = True
         self._encoder = self._plain  # encodes text; see `reading`
-        content = self.to_json()
+        content = untrusted.with_defaults(content, self._plain)
         untrusted.refuse_broken_templates(content, origin)
         vocabulary = self._plain.get_vocab()
         self.kind: str = tokenizer_json.tokenizer_kind(content)

@@ -72,6 +72,20 @@ def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
     return backend
 
 
+def with_defaults(content: TokenizerJson, backend: tokenizers.Tokenizer) -> TokenizerJson:
+    """The content as the library writes it, with all defaults.
+
+    A BPE model's vocabulary and merges are as given: to write and parse Gemma's takes a second.
+    """
+    model = backend.model
+    if not isinstance(model, models.BPE):
+        return json.loads(backend.to_str())
+    backend.model = models.BPE()
+    written = json.loads(backend.to_str())
+    backend.model = model
+    return {**written, "model": {**written["model"], **content["model"]}}
+
+
 def gets_whole_texts(content: TokenizerJson) -> bool:
     """True if the model gets whole texts instead of words."""
     steps = split_steps(content.get("pre_tokenizer"))
@@ -107,6 +121,8 @@ def _refuse_panics(model: dict[str, Any], origin: str) -> None:
     prefix, vocabulary = model.get("continuing_subword_prefix") or "", model.get("vocab", {})
     for merge_number, merge in enumerate(model.get("merges") or (), start=1):
         first, second = merge.split(" ") if isinstance(merge, str) else merge
+        if not prefix and first in vocabulary and second in vocabulary and first + second in vocabulary:
+            continue  # Gemma has 514,847 merges
         if not second.startswith(prefix):
             raise TokenizerError(f"{origin}: the second token of merge {merge_number} lacks the prefix {prefix[:60]!r}")
         for token in (first, second, first + second.removeprefix(prefix)):
@@ -121,8 +137,9 @@ def _refuse_other_ids(backend: tokenizers.Tokenizer, content: TokenizerJson, ori
     vocabulary = backend.get_vocab()
     if not vocabulary:
         raise TokenizerError(f"{origin} has no tokens; a tokenizer needs at least one")
-    name_of = {token_id: token for token, token_id in vocabulary.items()}
-    for token in vocabulary.keys() - name_of.values():
+    if len(set(vocabulary.values())) < len(vocabulary):
+        name_of = {token_id: token for token, token_id in vocabulary.items()}
+        token = next(iter(vocabulary.keys() - name_of.values()))
         other = name_of[vocabulary[token]]
         raise TokenizerError(f"{origin}: the tokens {other!r} and {token!r} share the id {vocabulary[token]}")
     for added in content.get("added_tokens") or ():

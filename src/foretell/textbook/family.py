@@ -49,7 +49,7 @@ def decoder_stream(config: ModelConfig, weights: Mapping[str, Matrix], ids: Sequ
     stream = [embed(config, model / "embed", position, token) for position, token in enumerate(ids)]
     for layer in range(config.num_layers):
         stream = block(config, layer, model / f"trunk.blocks.{layer}", stream)
-    if config.norm_placement == "pre":
+    if config.has_final_norm:
         stream = normalise_stream(config, model / "trunk.norm", stream)
     return list(stream)
 
@@ -66,8 +66,10 @@ def check_ids(config: ModelConfig, ids: Sequence[int]) -> None:
 
 
 def embed(config: ModelConfig, module: ModuleWeights, position: int, token: int) -> Vector:
-    """The token's vector (D,), plus the position's vector if positions are learned or sinusoidal."""
+    """The token's vector (D,), perhaps times sqrt(D), plus the position's if positions are learned or sinusoidal."""
     x = (module / "token")["weight"][token]
+    if config.scale_embeddings:
+        x = x * np.asarray(math.sqrt(config.width), x.dtype)
     if config.position == "learned":
         return x + (module / "position")["weight"][position]
     if config.position == "sinusoidal":
@@ -81,10 +83,10 @@ def block(config: ModelConfig, layer: int, module: ModuleWeights, stream: Stream
     feed = partial(feed_stream, config, module / "feedforward")
     if config.residual != "sequential":
         return parallel_block(config, module, stream, attend, feed)
-    stream = sublayer(config, module / "attention_norm", attend, stream, config.attention_residual)
+    stream = sublayer(config, module, "attention", attend, stream, config.attention_residual)
     if config.feedforward == "none":
         return stream
-    return sublayer(config, module / "feedforward_norm", feed, stream, has_residual=True)
+    return sublayer(config, module, "feedforward", feed, stream, has_residual=True)
 
 
 def parallel_block(
@@ -102,12 +104,24 @@ def parallel_block(
 
 
 def sublayer(
-    config: ModelConfig, norm: ModuleWeights, update: Callable[[Stream], Stream], stream: Stream, has_residual: bool
+    config: ModelConfig,
+    module: ModuleWeights,
+    name: str,
+    function: Callable[[Stream], Stream],
+    stream: Stream,
+    has_residual: bool,
 ) -> Stream:
-    """x + f(norm(x)) for a pre-norm model, norm(x + f(x)) for a post-norm one; without a residual no `x +`."""
-    if config.norm_placement == "pre":
-        return add(stream, update(normalise_stream(config, norm, stream)), has_residual)
-    return normalise_stream(config, norm, add(stream, update(stream), has_residual))
+    """x + f(norm(x)) for a pre-norm model, norm(x + f(x)) for a post-norm one; without a residual no `x +`.
+
+    Norms may also be of the update: x + norm(f(x)), or x + norm'(f(norm(x))).
+    """
+    norm, update_norm = module / f"{name}_norm", module / f"{name}_update_norm"
+    has_norm_before = config.norm_placement in ("pre", "sandwich")
+    update = function(normalise_stream(config, norm, stream) if has_norm_before else stream)
+    if config.norm_placement in ("update", "sandwich"):
+        update = normalise_stream(config, update_norm, update)
+    after = add(stream, update, has_residual)
+    return normalise_stream(config, norm, after) if config.norm_placement == "post" else after
 
 
 def add(stream: Stream, updates: Stream, has_residual: bool) -> Stream:
@@ -121,7 +135,7 @@ def normalise_stream(config: ModelConfig, norm: ModuleWeights, stream: Stream) -
 
 
 def normalise(config: ModelConfig, module: ModuleWeights, x: Vector) -> Vector:
-    """The configured norm of x (D,), or of the query or key of one head (E,)."""
+    """The configured norm of x (D,), of the query or key of one head (E,), or of all (H E,)."""
     if config.norm == "none":
         return x
     record = NORMS[config.norm]
@@ -134,27 +148,32 @@ def attention(config: ModelConfig, layer: int, module: ModuleWeights, stream: St
 
     Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023; windows: Beltagy et al. 2020, section 3.1.
     """
-    queries = [rotated_heads(config, module, "query", position, x) for position, x in enumerate(stream)]
-    keys = np.stack([rotated_heads(config, module, "key", position, x) for position, x in enumerate(stream)])
+    queries = [rotated_heads(config, layer, module, "query", position, x) for position, x in enumerate(stream)]
+    keys = np.stack([rotated_heads(config, layer, module, "key", position, x) for position, x in enumerate(stream)])
     values = np.stack([split_heads(config, linear(module / "value", x, config.bias.attention)) for x in stream])
     updates = []
     for position, heads in enumerate(queries):
         visible = visible_positions(position, config.windows[layer])
         mixed = [
-            attend_one_query(q, keys[visible, group], values[visible, group])
+            attend_one_query(q, keys[visible, group], values[visible, group], config.query_pre_attn_scalar)
             for q, group in zip(heads, key_heads(config), strict=True)
         ]
         updates.append(join_heads(config, module, np.concatenate(mixed)))
     return updates
 
 
-def rotated_heads(config: ModelConfig, module: ModuleWeights, name: str, position: int, x: Vector) -> Matrix:
-    """The query or key heads (H or G, E) of one position: projected, normalised, rotated."""
-    heads = split_heads(config, linear(module / name, x, config.bias.attention))
-    if config.qk_norm:
-        heads = np.stack([normalise(config, module / f"{name}_norm", head) for head in heads])
+def rotated_heads(
+    config: ModelConfig, layer: int, module: ModuleWeights, name: str, position: int, x: Vector
+) -> Matrix:
+    """The query or key heads (H or G, E) of one position: projected, normalised (each or all together), rotated."""
+    projected, norm = linear(module / name, x, config.bias.attention), module / f"{name}_norm"
+    if config.qk_norm and config.qk_norm_scope == "all_heads":
+        projected = normalise(config, norm, projected)
+    heads = split_heads(config, projected)
+    if config.qk_norm and config.qk_norm_scope == "head":
+        heads = np.stack([normalise(config, norm, head) for head in heads])
     if config.position == "rotary":
-        heads = np.stack([rotate(config, position, head) for head in heads])
+        heads = np.stack([rotate(config, position, head, config.is_local(layer)) for head in heads])
     return heads
 
 
@@ -174,9 +193,12 @@ def visible_positions(position: int, window: int | None) -> slice:
     return slice(first, position + 1)
 
 
-def attend_one_query(query: Vector, keys: Matrix, values: Matrix) -> Vector:
-    """softmax(q . k_s / sqrt(E)) over the S visible positions, times their values: (E,), (S, E), (S, E) to (E,)."""
-    weights = softmax(keys @ query / math.sqrt(len(query)))
+def attend_one_query(query: Vector, keys: Matrix, values: Matrix, scalar: float | None = None) -> Vector:
+    """softmax(q . k_s / sqrt(E)) over the S visible positions, times their values: (E,), (S, E), (S, E) to (E,).
+
+    scalar: a number to divide by the root of, instead of E.
+    """
+    weights = softmax(keys @ query / math.sqrt(scalar or len(query)))
     return weights @ values
 
 
@@ -185,13 +207,13 @@ def join_heads(config: ModelConfig, module: ModuleWeights, mixed: Vector) -> Vec
     return linear(module / "output", mixed, config.bias.attention_output) if config.attention_output else mixed
 
 
-def rotate(config: ModelConfig, position: int, head: Vector) -> Vector:
+def rotate(config: ModelConfig, position: int, head: Vector, is_local: bool = False) -> Vector:
     """The query or key of one head (E,), each pair of elements rotated by an angle that grows with the position.
 
     Su et al. 2021, RoFormer, section 3.2. As in Llama's checkpoints, pair i is elements i and i + E/2. Pairs beyond
-    `rotary_share` are not rotated (Wang and Komatsuzaki 2021, GPT-J).
+    `rotary_share` are not rotated (Wang and Komatsuzaki 2021, GPT-J). is_local: by the base of layers with a window.
     """
-    angles = np.array([position * frequency(config, pair) for pair in range(config.head_width // 2)])
+    angles = np.array([position * frequency(config, pair, is_local) for pair in range(config.head_width // 2)])
     cosine, sine = np.cos(angles).astype(head.dtype), np.sin(angles).astype(head.dtype)
     first, second = np.split(head, 2)
     return np.concatenate([first * cosine - second * sine, second * cosine + first * sine])

@@ -18,19 +18,19 @@ class EncoderDecoderConfig(ModelConfig):
     """The shape of an encoder-decoder. The fields of `ModelConfig` apply to the decoder and the encoder.
 
     encoder_layers: by default the number of decoder layers. source_vocab_size: None for a common vocabulary and
-    embedding of both languages. scale_embeddings: multiply token vectors by sqrt(width) (Vaswani et al. 2017, 3.4).
-    rotate_cross_attention: if positions are rotary, use them in encoder-decoder attention too.
+    embedding of both languages. rotate_cross_attention: if positions are rotary, use them in encoder-decoder
+    attention too.
     """
 
     encoder_layers: int | None = Field(None, gt=0, le=2**14)
     source_vocab_size: Size | None = None
-    scale_embeddings: bool = False
     rotate_cross_attention: bool = False
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
         problems = {
             "an encoder-decoder has no window": any(window is not None for window in self.windows),
+            "an encoder-decoder has no local_rope_theta": self.local_rope_theta is not None,
             "an encoder-decoder needs feedforward": self.feedforward == "none",
             "an encoder-decoder needs attention_residual": not self.attention_residual,
         }

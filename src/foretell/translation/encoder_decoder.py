@@ -19,7 +19,7 @@ from foretell.data.batch import Rows
 from foretell.errors import ContextLengthError
 from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.cross_attention import ConditionedTransformer, RotatedConditionedTransformer
-from foretell.model.decoder import POSITIONS, Decoder, TokenAndPositionEmbedding, TokenEmbedding
+from foretell.model.decoder import POSITIONS, Decoder, ScaledEmbedding, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.description import Declared, Description
 from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.init import INITIALIZERS, NoInitialization
@@ -42,19 +42,6 @@ class Source(Rows):
 
     def rows(self, first: int, last: int, stride: int = 1) -> Source:
         return replace(super().rows(first, last, stride), lengths=self.lengths[first:last:stride])
-
-
-class ScaledEmbedding(nn.Embedding):
-    """Token vectors times `scale`. A tied head uses the unscaled vectors (Vaswani et al. 2017, 3.4)."""
-
-    description = Description(formula="scaled token vector", backward="scaled rows", inputs=("ids",), is_float32=True)
-
-    def __init__(self, num_embeddings: int, embedding_dim: int, scale: float):
-        super().__init__(num_embeddings, embedding_dim)
-        self.scale = scale
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) * self.scale
 
 
 class TiedEmbedding(nn.Module):
@@ -170,7 +157,7 @@ class EncoderDecoder(Decoder):
 
 
 def make_embedding(config: EncoderDecoderConfig, vocab_size: int) -> TokenEmbedding:
-    sized = config.replaced(vocab_size=vocab_size)
+    sized = config.replaced(vocab_size=vocab_size, scale_embeddings=False)  # scaled below: seeds keep their weights
     embed = TokenAndPositionEmbedding(sized) if config.position in POSITIONS else TokenEmbedding(sized)
     if config.scale_embeddings:
         embed.token = ScaledEmbedding(vocab_size, config.width, embedding_scale(config))

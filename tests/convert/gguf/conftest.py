@@ -23,6 +23,18 @@ BIASES = {"attention": True, "attention_output": True, "feedforward": True, "nor
 QWEN2: dict[str, Any] = {**ROTARY, "bias": {**BIASES, "attention_output": False, "feedforward": False}}
 LINEAR = {"type": "linear", "factor": 2.5}
 LLAMA3 = {"type": "llama3", "factor": 4.0, "original_context_length": 16, "low_frequency_factor": 1.0}
+GEMMA3: dict[str, Any] = {
+    **ROTARY,
+    "norm": "rmsnorm_offset",
+    "norm_placement": "sandwich",
+    "qk_norm": True,
+    "activation": "gelu_tanh",
+    "num_layers": 3,
+    "head_width": 12,
+    "rope_theta": 1e6,
+    "local_rope_theta": 10_000.0,
+    "scale_embeddings": True,
+}
 LLAMA31 = {"type": "llama3", "factor": 8.0}  # the other values are the defaults
 # name -> (architecture, shape)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,6 +46,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, linear rope": ("llama", {**ROTARY, "rope_scaling": LINEAR, "rope_theta": 300.0}),
     "llama 3": ("llama", {**ROTARY, "rope_scaling": LLAMA3, "rope_theta": 500.0}),
     "llama 3, as released": ("llama", {**ROTARY, "rope_scaling": LLAMA31, "rope_theta": 5e5, "head_width": 64}),
+    "olmo2": ("olmo2", {**QWEN3, "norm_placement": "update", "qk_norm_scope": "all_heads", "num_kv_heads": 4}),
+    "gemma3": ("gemma3", {**GEMMA3, "window": (3, 3, None)}),
+    "gemma3, linear rope": ("gemma3", {**GEMMA3, "rope_scaling": LINEAR, "local_rope_theta": 50.0, "window": (5,) * 3}),
     "qwen2": ("qwen2", {**QWEN2, "norm_epsilon": 1e-3}),
     "qwen2, tied, linear rope": ("qwen2", {**QWEN2, "tie_embeddings": True, "rope_scaling": LINEAR, "head_width": 8}),
     "qwen3": ("qwen3", {**QWEN3, "norm_epsilon": 1e-3}),

@@ -22,7 +22,15 @@ from tests.toy import make_toy
 TEXT = "abcafig!"
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 SOME, MANY = 6, 260  # random addresses for each configuration and dtype
-CONSTANTS = ("mean", "variance", "mean_square", "cosine", "sine")  # values without a gradient
+CONSTANTS = (
+    "mean",
+    "variance",
+    "mean_square",
+    "cosine",
+    "sine",
+    "local_cosine",
+    "local_sine",
+)  # values without a gradient
 TARGETS = ("loss.mean", "loss[3]", "logits[2,4]", "probabilities[2,4]", "logprobs[5,'c']", "entropy[2]")
 WEIGHT = "trunk.blocks.1.attention.value.weight"
 

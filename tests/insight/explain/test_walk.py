@@ -53,8 +53,9 @@ def test_sizes_are_the_norms_of_the_last_vectors(config, make_model):
     for layer, before in zip(walked.layers, ("embed", "trunk.blocks.0"), strict=True):
         block = f"trunk.blocks.{layer.layer}"
         assert layer.stream == length(before)
-        assert layer.attention == length(f"{block}.attention")
-        assert layer.feedforward is None or layer.feedforward == length(f"{block}.feedforward")
+        update = "_update_norm" if config.norm_placement in ("update", "sandwich") else ""
+        assert layer.attention == length(f"{block}.attention{update}")
+        assert layer.feedforward is None or layer.feedforward == length(f"{block}.feedforward{update}")
     assert walked.stream == length("trunk.blocks.1")
 
 

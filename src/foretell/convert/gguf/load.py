@@ -36,12 +36,14 @@ def load_gguf(
 def iter_weights(file: GGUFFile, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """(path, tensor) for our weights in this dtype, and for the buffers of packed matrices."""
     packed = {} if file.quantization is None else file.quantization.forms
+    precise = torch.promote_types(dtype, torch.float32)  # vectors are rounded after their transforms
     for pairing in pairings(file.family, file.config):
         stored, modules = file.tensors[pairing.theirs], [path.removesuffix(".weight") for path in pairing.ours]
         if modules[0] in packed:
             parts = {f".{name}": buffer for name, buffer in read_matrix(stored).items()}
         else:
-            modules, parts = list(pairing.ours), {"": read_floats(stored, dtype)}
+            modules, parts = list(pairing.ours), {"": read_floats(stored, dtype if len(stored.shape) > 1 else precise)}
         for name, part in parts.items():
-            ours = outputs_in_our_order(pairing, file.config, part)
-            yield from ((f"{module}{name}", tensor.contiguous()) for module, tensor in zip(modules, ours, strict=True))
+            ours = [part.contiguous() for part in outputs_in_our_order(pairing, file.config, part)]
+            ours = ours if name else [part.to(dtype) for part in ours]
+            yield from ((f"{module}{name}", tensor) for module, tensor in zip(modules, ours, strict=True))

@@ -17,8 +17,30 @@ from typing import Any
 from foretell.config.model import ModelConfig
 from foretell.config.rotary import frequency
 from foretell.convert.config_json import SHARE, read_settings, write_settings
-from foretell.convert.families import BLOCK, GPT2, LLAMA, PHI3, QKV, QWEN2, QWEN3, choose_family
-from foretell.convert.family import Family, Field, Permute, PermuteRotated, Rope, Row, Split
+from foretell.convert.families import (
+    BLOCK,
+    GEMMA3,
+    GPT2,
+    LLAMA,
+    OLMO2,
+    PHI3,
+    QKV,
+    QWEN2,
+    QWEN3,
+    choose_family,
+    describe_unknown,
+)
+from foretell.convert.family import (
+    AddOne,
+    Family,
+    Field,
+    LayerWindows,
+    Permute,
+    PermuteRotated,
+    Rope,
+    Row,
+    Split,
+)
 from foretell.convert.gguf.header import ARCHITECTURE
 from foretell.errors import ConfigError
 from foretell.storage.safetensors_header import StoredTensor
@@ -76,6 +98,10 @@ NORMED_ROWS = (
     Row("blk.*.attn_q_norm", (f"{BLOCK}.attention.query_norm",)),
     Row("blk.*.attn_k_norm", (f"{BLOCK}.attention.key_norm",)),
 )
+UPDATE_NORMS = (
+    Row("blk.*.post_attention_norm", (f"{BLOCK}.attention_update_norm",)),
+    Row("blk.*.post_ffw_norm", (f"{BLOCK}.feedforward_update_norm",)),
+)
 
 GPT2_FILE = Family(
     name="gpt2",
@@ -106,7 +132,27 @@ LLAMA_FILE = replace(
     },
     shared={**LLAMA.shared, "activation": "silu"},
 )
-ARCHITECTURES = {family.name: family for family in (GPT2_FILE, LLAMA_FILE, QWEN2_FILE, QWEN3_FILE)}
+OLMO2_FILE = replace(
+    QWEN2_FILE,
+    name="olmo2",
+    rows=(*(row for row in NORMED_ROWS if row.theirs not in ("blk.*.attn_norm", "blk.*.ffn_norm")), *UPDATE_NORMS),
+    shared={**OLMO2.shared, "activation": "silu"},
+    fixed={"attention.sliding_window": (None, 0)},  # OLMo 3
+)
+GEMMA3_FILE = replace(
+    QWEN2_FILE,
+    name="gemma3",
+    rows=tuple(
+        replace(row, transforms=(AddOne(),)) if row.theirs.endswith("_norm") else row
+        for row in (*NORMED_ROWS, *UPDATE_NORMS)
+    ),
+    shared={**GEMMA3.shared, "activation": "gelu_tanh"},
+    fixed={"attn_logit_softcapping": (None,), "final_logit_softcapping": (None,)},
+    rope=Rope(scalings=("default", "linear"), local_theta="rope.freq_base_swa"),
+    windows=LayerWindows("attention.sliding_window", None, "attention.sliding_window_pattern", None),
+)
+WRITTEN = (GPT2_FILE, LLAMA_FILE, QWEN2_FILE, QWEN3_FILE, OLMO2_FILE, GEMMA3_FILE)
+ARCHITECTURES = {family.name: family for family in WRITTEN}
 PHI3_FILE = replace(
     QWEN2_FILE,
     name="phi3",
@@ -127,11 +173,12 @@ READABLE = {**ARCHITECTURES, "phi3": PHI3_FILE}
 # Fields that do not affect the logits; a field that is neither here nor in the declaration is noted
 HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "tensor_data_layout")
 STRETCHED = ("llama",)  # for these, llama.cpp reads a factor for each rotary frequency
-SQUARE = ("qwen2",)  # for these, llama.cpp requires query and output matrices of (width, width)
+SQUARE = ("qwen2", "olmo2")  # for these, llama.cpp requires query and output matrices of (width, width)
 BASE, TYPE, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
 OLD_FACTOR = "rope.scale_linear"
 ROPE_FIELDS = (BASE, TYPE, FACTOR, OLD_FACTOR, "rope.dimension_count")
 DEFAULT_THETA = 10_000.0
+GEMMA_27B = 62  # layers
 EMBEDDING = "token_embd.weight"
 # Llama 3.1's rope scaling has no keys in GGUF: llama.cpp reads a tensor with a factor for each frequency.
 FREQUENCIES = "rope_freqs.weight"
@@ -167,7 +214,8 @@ def write_metadata(family: Family, config: ModelConfig) -> dict[str, Any]:
     """The key-value pairs that describe the configuration, with full keys."""
     values = write_settings(family, config)
     theta, scaling = values.pop("rope_theta", None), values.pop("rope_scaling", None)
-    pairs = {f"{family.name}.{name}": value for name, value in values.items() if name not in IMPLIED}
+    given = {name: value for name, value in values.items() if name not in IMPLIED and value is not None}
+    pairs = {f"{family.name}.{name}": value for name, value in given.items()}
     if theta is not None:
         pairs[f"{family.name}.{BASE}"] = float(theta)
     if scaling is not None and scaling["rope_type"] == "linear":
@@ -187,7 +235,7 @@ def read_metadata(
     name = pairs.get(ARCHITECTURE)
     if not isinstance(name, str) or name not in READABLE:
         raise ConfigError(
-            f"its architecture is {str(name)[:40]!r}, which foretell cannot read; known: {', '.join(READABLE)}"
+            f"its architecture is {str(name)[:40]!r}, which foretell cannot read{describe_unknown(name, READABLE)}"
         )
     family, prefix = READABLE[name], f"{name}."
     given = {key.removeprefix(prefix): decimal(value) for key, value in pairs.items() if key.startswith(prefix)}
@@ -197,6 +245,8 @@ def read_metadata(
     if family.rope is not None:
         values |= rope_values(family, values, pairs)
     config, _ = read_settings(family, {name: value for name, value in values.items() if is_read(family, name)})
+    if (family.name, config.num_layers) == ("gemma3", GEMMA_27B):  # llama.cpp has this exception without a field
+        config = config.replaced(query_pre_attn_scalar=config.width // config.num_heads)
     if divisors is not None and config.rope_scaling is None and config.position == "rotary":
         config = config.replaced(rope_scaling=llama3_scaling(config, divisors))
     check_divisors(config, divisors)
@@ -221,8 +271,10 @@ def to_float32(value: float) -> float:
 
 
 def is_read(family: Family, name: str) -> bool:
-    rope = () if family.rope is None else (family.rope.theta, family.rope.share, "rope_scaling")
-    return name in family.fields or name in rope
+    rope, windows = family.rope, family.windows
+    of_rope = () if rope is None else (rope.theta, rope.share, "rope_scaling", rope.local_theta)
+    of_windows = () if windows is None else (windows.size, windows.period)
+    return name in family.fields or name in (*family.fixed, *of_rope, *of_windows)
 
 
 def defaults(given: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:

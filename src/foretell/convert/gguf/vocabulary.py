@@ -247,15 +247,14 @@ def sentencepiece_document(
     return tokenizer_json.sentencepiece_json(vocabulary, merges, unknown, has_prefix), True
 
 
-def merges_by_score(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[list[str]]:
+def merges_by_score(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Every division of a piece into two pieces; the merge into the piece with the highest score comes first."""
-    divisions = (
-        (-scores[index], vocabulary[name[:cut]], vocabulary[name[cut:]], name[:cut], name[cut:])
-        for name, index in vocabulary.items()
+    return [
+        (first, second)
+        for name in sorted(vocabulary, key=lambda name: -scores[vocabulary[name]])
         for cut in range(1, len(name))
-        if name[:cut] in vocabulary and name[cut:] in vocabulary
-    )
-    return [[first, second] for *_, first, second in sorted(divisions)]
+        if (first := name[:cut]) in vocabulary and (second := name[cut:]) in vocabulary
+    ]
 
 
 Reader = Callable[[Mapping[str, Any], Sequence[str], Sequence[int]], tuple[TokenizerJson, bool]]

@@ -11,6 +11,7 @@ from torch import nn
 
 from foretell.insight.address import address_of
 from foretell.insight.contributions import ALL, HEAD_BIAS, Contributions
+from foretell.insight.explain.explain_layers import gain_of
 from foretell.insight.explain.explain_outcome import TASK_MEAN, stream
 from foretell.insight.explain.explanation import Explained
 from foretell.insight.explain.steps import (
@@ -33,6 +34,7 @@ from foretell.insight.readout import VECTOR, LogitReadout, Output, Readout, Task
 from foretell.insight.recorded_pass import Array, to_array
 from foretell.insight.stream_terms import HeadOutputs, HeadReads, Normalized, RecordedPart, Term
 from foretell.insight.trace import Trace
+from foretell.model.norm import RecordedNorm
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.typesetting.expression import Call, Expression
 
@@ -207,7 +209,9 @@ def through(
         mean = equation.value
         terms = Call("", written(inner, *plus(-mean)))
     statistic = address_of(f"{norm.path}.{norm.statistics[-1]}", position)
-    note = f"times {address_of(f'{norm.path}.weight', element)} over the divisor that {statistic} gives"
+    weight = address_of(f"{norm.path}.weight", element)
+    gain = gain_of(norm.norm.record, weight) if isinstance(norm.norm, RecordedNorm) else weight
+    note = f"times {gain} over the divisor that {statistic} gives"
     operands = {"x": source.replace(":", str(element))} if source else {}
     value, after = (inner - mean) * multiplier, frozen(torch.from_numpy(x)).numpy()
     after[element] = value

@@ -27,6 +27,7 @@ from foretell.model.structure import Value
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
 ROTATION = "rotation angle"  # the formula of the cosines and sines
+LOCAL = "local_"  # begins the names of the angles of layers with a window
 STAGES_OF_ROW = {"score": "scores", "scaled": "scaled", "masked": "masked", "weight": "weights"}
 
 
@@ -187,13 +188,16 @@ def explain_mixture(recording: RecordedPass, scalar: TracedScalar) -> Working:
 def explain_angle(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """cos or sin of position * frequency."""
     position, element = scalar.index
-    config = recording.config
-    pair = element % (config.head_width // 2)
-    step = frequency(config, pair)
+    config, part = recording.config, scalar.name.rpartition(".")[2]
+    pair, is_local = element % (config.head_width // 2), part.startswith(LOCAL)
+    step = frequency(config, pair, is_local)
     angle = position * step
-    name, wave = {"cosine": ("cos", math.cos), "sine": ("sin", math.sin)}[scalar.name.rpartition(".")[2]]
+    name, wave = {"cosine": ("cos", math.cos), "sine": ("sin", math.sin)}[part.removeprefix(LOCAL)]
     value = wave(angle)
-    base, scaling = script(Number(config.rope_theta, 0), "", f"-{2 * pair}/{config.rotary_width}"), config.rope_scaling
+    theta, scaling = config.rope_theta, config.rope_scaling
+    if is_local and config.local_rope_theta is not None:
+        theta, scaling = config.local_rope_theta, None
+    base = script(Number(theta, 0), "", f"-{2 * pair}/{config.rotary_width}")
     scaled = () if scaling is None else (",", Symbol(f"{scaling.type} scaling by {scaling.factor:g}"))
     note = f"elements {pair} and {pair + config.head_width // 2} are pair {pair}"
     steps = [
@@ -204,7 +208,7 @@ def explain_angle(recording: RecordedPass, scalar: TracedScalar) -> Working:
         equals(value, applied(name, angle)),
     ]
     # The relative error of the frequency theta^x is ln(theta) times the rounding error of x
-    return Working(steps, value, 1 + angle * (2 + math.log(config.rope_theta)))
+    return Working(steps, value, 1 + angle * (2 + math.log(theta)))
 
 
 def explain_value_input(recording: RecordedPass, scalar: TracedScalar) -> Working:
@@ -221,7 +225,9 @@ def angles_of(recording: RecordedPass, value: Value) -> list[str]:
     """The names of the cosines and sines that rotate a core's input; none without rotary positions."""
     is_memory = set(recording.structure.memory_axes(value.name)) & set(value.dims)
     trunk = f"{recording.structure.memory}." if is_memory else value.name.partition("blocks.")[0]
-    return [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
+    is_local = recording.config.is_local(recording.structure.layer_of(value.name))
+    angles = [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
+    return [name for name in angles if name.rpartition(".")[2].startswith(LOCAL) == is_local]
 
 
 def explain_rotated(recording: RecordedPass, scalar: TracedScalar) -> Working:
@@ -229,23 +235,36 @@ def explain_rotated(recording: RecordedPass, scalar: TracedScalar) -> Working:
 
     With rotary positions it is rotated with its partner by the angle of its position; otherwise it is unchanged.
     """
-    source = scalar.source
-    before = float(recording.array(source)[scalar.index])
-    angles = angles_of(recording, scalar.value)
-    if not angles:
-        return unchanged(f"Without rotary positions this equals {address_of(source, *scalar.index)}.", before)
+    rotated, scale = explain_rotation(recording, scalar), recording.config.query_factor
+    if scale == 1 or not scalar.name.endswith(".query"):
+        return rotated
+    number = recording.config.query_pre_attn_scalar
+    note = f"so that scores, which are divided by the root of the head's width, are divided by the root of {number}"
+    equation = equals(scale * rotated.value, "query =", factor(rotated.value), "·", scale, note=note)
+    return Working([*rotated.steps, equation], equation.value, scale * (rotated.scale + abs(rotated.value)))
+
+
+def explain_rotation(recording: RecordedPass, scalar: TracedScalar) -> Working:
+    source, config = scalar.source, recording.config
     head, position, element = scalar.index
-    half = recording.config.head_width // 2
+    half = config.head_width // 2
     is_first = element < half
     partner = element + half if is_first else element - half
-    partner_value = float(recording.array(source)[head, position, partner])
+    index, partner_index = ((head, position, each) for each in (element, partner))
+    if len(recording.dimensions(source)) == 2:  # a norm of all heads
+        index, partner_index = ((position, head * config.head_width + each) for each in (element, partner))
+    before = float(recording.array(source)[index])
+    angles = angles_of(recording, scalar.value)
+    if not angles:
+        return unchanged(f"Without rotary positions this equals {address_of(source, *index)}.", before)
+    partner_value = float(recording.array(source)[partner_index])
     cosine, sine = (float(recording.array(angle)[position, element]) for angle in angles)
     kept, brought = before * cosine, (-partner_value if is_first else partner_value) * sine
     value = kept + brought
     sign = "-" if is_first else "+"
     operands = {
-        "x": address_of(source, *scalar.index),
-        "y": f"{address_of(source, head, position, partner)}, its partner",
+        "x": address_of(source, *index),
+        "y": f"{address_of(source, *partner_index)}, its partner",
         "cos": address_of(angles[0], position, element),
         "sin": address_of(angles[1], position, element),
     }

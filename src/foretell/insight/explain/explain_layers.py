@@ -232,7 +232,7 @@ def explain_norm(recording: RecordedPass, scalar: TracedScalar, norm: Norm) -> W
     inner = written(spread.value, "+", epsilon)
     divisor = math.sqrt(spread.value + epsilon) if norm.has_root else spread.value + epsilon
     unit = (float(x[element]) - mean) / divisor
-    gain = float(recording.weight(recording.weight_path(scalar.value), element))
+    gain = norm.weight_offset + float(recording.weight(recording.weight_path(scalar.value), element))
     bias = f"{scalar.name}.bias"
     has_bias = recording.parameter(bias) is not None
     shift = float(recording.weight(bias, element)) if has_bias else 0.0
@@ -240,7 +240,7 @@ def explain_norm(recording: RecordedPass, scalar: TracedScalar, norm: Norm) -> W
     centered = written(float(x[element]), *([] if mean == 0.0 else plus(-mean)))
     normalized = Fraction(centered, Root(inner) if norm.has_root else inner)
     shifted = f", then shifted by {address_of(bias, element)}" if has_bias else ""
-    note = f"scaled by {address_of(f'{scalar.name}.weight', element)}{shifted}"
+    note = f"scaled by {gain_of(norm, address_of(f'{scalar.name}.weight', element))}{shifted}"
     inside = f"element {element}, epsilon inside the root" if norm.has_root else f"element {element}"
     steps = [
         *spread.steps,
@@ -251,6 +251,11 @@ def explain_norm(recording: RecordedPass, scalar: TracedScalar, norm: Norm) -> W
     # divisor
     lost = float(np.abs(x).max()) / divisor * (1 + abs(unit))
     return Working(steps, value, abs(gain) * (lost + 2 * abs(unit)) + abs(shift))
+
+
+def gain_of(norm: Norm, address: str) -> str:
+    """The scale of an element in words, from the address of its weight."""
+    return f"{norm.weight_offset:g} + {address}" if norm.weight_offset else address
 
 
 def explain_norm_divisor(recording: RecordedPass, scalar: TracedScalar) -> Working:

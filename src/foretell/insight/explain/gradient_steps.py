@@ -18,7 +18,7 @@ from foretell.insight.explain.activation_gradients import through_activation
 from foretell.insight.explain.core_gradients import core_of, gradient_address, sum_of_products, through_attention
 from foretell.insight.explain.explain_attention import angles_of
 from foretell.insight.explain.explain_distribution import Distribution
-from foretell.insight.explain.explain_layers import norm_of, read_vector
+from foretell.insight.explain.explain_layers import gain_of, norm_of, read_vector
 from foretell.insight.explain.steps import (
     Remark,
     Step,
@@ -260,13 +260,14 @@ def through_norm(recording: GradientPass, reader: Value, name: str, index: Index
     *vector, i = index_in(recording, reader, name, index)
     unit, divisor, lost = normalised(recording, reader, tuple(vector))
     weight = recording.weight_path(reader)
-    gain, gradients = recording.weight(weight), recording.array(f"{GRADIENT}{reader.name}")[tuple(vector)]
+    gain = norm_of(recording, reader).weight_offset + recording.weight(weight)
+    gradients = recording.array(f"{GRADIENT}{reader.name}")[tuple(vector)]
     D, own = len(unit), (np.arange(len(unit)) == i).astype(float)
     centering = float(norm_of(recording, reader).is_centered) / D
     derivative = gain / divisor * (own - centering - unit * unit[i] / D)
     operands = {
         "g": gradient_address(reader, *vector, ":"),
-        "γ": address_of(weight, ":"),
+        "γ": gain_of(norm_of(recording, reader), address_of(weight, ":")),
         "unit": f"{'(x - mean)' if centering else 'x'} / divisor, before γ; x = {address_of(name, *index[:-1], ':')}",
         "divisor": address_of(f"{reader.name}.divisor", *vector),
     }
@@ -289,6 +290,15 @@ def normalised(recording: GradientPass, reader: Value, index: Index) -> tuple[Ar
 
 
 def through_rotation(recording: GradientPass, reader: Value, name: str, index: Index) -> Working:
+    """The gradient before the rotation and, for the queries of some models, before a constant factor."""
+    rotated, scale = rotated_back(recording, reader, name, index), recording.config.query_factor
+    if scale == 1 or not reader.name.endswith(".query"):
+        return rotated
+    equation = equals(scale * rotated.value, "gradient =", factor(rotated.value), "·", scale, note="the query's factor")
+    return Working([*rotated.steps, equation], equation.value, scale * (rotated.scale + abs(rotated.value)))
+
+
+def rotated_back(recording: GradientPass, reader: Value, name: str, index: Index) -> Working:
     """The gradients of a rotated pair, rotated back by the same angle."""
     angles = angles_of(recording, reader)
     if not angles:

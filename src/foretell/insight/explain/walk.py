@@ -20,7 +20,14 @@ from foretell.errors import counted
 from foretell.insight.address import MEMORY_PREFIX
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.steps import plain
-from foretell.insight.layers import UPDATES, memory_weights_of, stream_path, updates_of, weights_of
+from foretell.insight.layers import (
+    UPDATES,
+    memory_weights_of,
+    stream_path,
+    sublayer_of,
+    updates_of,
+    weights_of,
+)
 from foretell.insight.recorded_pass import Array, RecordedPass, record, to_array
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.structure import Value, model_structure
@@ -259,17 +266,19 @@ def update_matrices(recording: RecordedPass, layer: int, value: Value, stream: s
     """The matrices of a sublayer: the normalized stream that it reads, any heads, and its output."""
     structure, block = recording.structure, recording.structure.stream[layer + 1]
     before, update = value.reads
+    sublayer = sublayer_of(structure, value)
     path = [other.name for other in stream_path(structure, layer)]
     parts: list[Part] = []
     for name, other in structure.values.items():
         is_in_block = name == other.module and name.rpartition(".")[0] == block
         if is_in_block and other.reads == (before,) and name not in path:
             parts += after_norm(recording, name, stream)
-    cores = structure.with_formula("attention", f"{update}.")
+    cores = structure.with_formula("attention", f"{sublayer}.")
     for core in cores:
         for head in range(recording.config.num_heads):
             parts += head_matrices(recording, core.name, head)
     note = "the output of attention, all heads together" if cores else "the output of the feed-forward layer"
+    note += ", normalized" if update != sublayer else ""
     return [*parts, shown(recording, update, Symbol(letter), note)]
 
 

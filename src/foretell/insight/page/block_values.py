@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from foretell.insight.layers import UPDATES, stream_path, updates_of
+from foretell.insight.layers import UPDATES, stream_path, sublayer_of, updates_of
 from foretell.model.decoder import Decoder
 from foretell.model.description import UNDECLARED
 from foretell.model.norm import RecordedNorm
@@ -88,8 +88,7 @@ class BlockFinder:
 
     def part(self, update: Value) -> BlockPart:
         """The values from the stream before a sublayer to the stream after its update."""
-        _, sublayer = update.reads
-        names = dict.fromkeys([*self.values_before(sublayer), update.name, *self.norms_after(update.name)])
+        names = dict.fromkeys([*self.values_before(update.reads[1]), update.name, *self.norms_after(update.name)])
         positions = {name: of for core in names for name, of in self.keys_and_values(core)}
         repeated = {read for name in names for read in self.repeated(name)}
         values = []
@@ -97,7 +96,7 @@ class BlockFinder:
             of = positions.get(name, OF_TOKEN)
             values += [self.describe(value, of) for value in self.statistics(name)]
             values += [] if name in repeated else [self.describe(self.structure[name], of)]
-        return BlockPart(self.path(sublayer), values)
+        return BlockPart(self.path(sublayer_of(self.structure, update)), values)
 
     def values_before(self, name: str) -> Iterator[str]:
         """A value and the values it is computed from, each after its inputs; the stream comes first."""
@@ -182,4 +181,5 @@ class BlockFinder:
 def normalized(modules: list[str]) -> str:
     """The input of a norm in words, from the norm's path in the block: a head's vectors, or the stream."""
     *sublayer, norm = modules
-    return norm.removesuffix("_norm") if sublayer else "stream"
+    of_stream = not sublayer and not norm.endswith("_update_norm")
+    return "stream" if of_stream else norm.removesuffix("_norm").replace("_", " ")

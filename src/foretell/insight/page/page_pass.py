@@ -16,7 +16,15 @@ from foretell.config.model import ModelConfig
 from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.insight.attribution.lens_arrays import LensArrays, read_lens
 from foretell.insight.contributions import Contributions, replaced_updates, terms_of_head
-from foretell.insight.layers import Neurons, encoder_weights, memory_weights_of, neurons_of, updates_of, weights_of
+from foretell.insight.layers import (
+    Neurons,
+    encoder_weights,
+    memory_weights_of,
+    neurons_of,
+    sublayer_of,
+    updates_of,
+    weights_of,
+)
 from foretell.insight.page.block_values import SUBLAYERS, BlockPart, BlockValue, block_parts, same_numbers
 from foretell.insight.readout import LogitReadout, TaskReadout
 from foretell.insight.recorded_pass import RecordedPass, record
@@ -311,7 +319,7 @@ def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
         updates = updates_of(decoder, structure, layer)
         inner = [update for update in updates[:-1] or updates if structure[block].reads[0] != update.name]
         for update in inner:
-            sublayer = update.reads[1].rpartition(".")[2]
+            sublayer = sublayer_of(structure, update).rpartition(".")[2]
             points.append(StreamPoint(update.name, f"layer {layer}, after {SUBLAYERS.get(sublayer, sublayer)}"))
         points.append(StreamPoint(block, f"after layer {layer}", layer))
     (final,) = structure["head"].reads

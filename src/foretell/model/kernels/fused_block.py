@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from foretell.model.attention import Attention, SDPAttention
+from foretell.model.attention import Attention, SDPAttention, keep, norm_each_head
 from foretell.model.cache import KVView
 from foretell.model.dispatch import plain_form
 from foretell.model.kernels.block_program import BLOCK, PASS, PHASES
@@ -38,7 +38,7 @@ from foretell.model.kernels.strict_layers import CompiledActivation, CompiledGEL
 from foretell.model.kernels.threads import LINE, run_on_threads
 from foretell.model.kernels.vector_math import ACTIVATIONS
 from foretell.model.paged_cache import PagedKVView
-from foretell.model.position import Rotation
+from foretell.model.position import Rotation, keep_heads, rotate_heads
 from foretell.model.surgery import GLOBAL_HOOKS, RefersToHooks, copy_with, recast
 from foretell.model.transformer import (
     ATTENTION,
@@ -227,6 +227,9 @@ def can_fuse(block: Any) -> bool:
         return False
     attention, feedforward = block.attention, block.feedforward
     if type(attention) is not Attention or type(attention.core) is not SDPAttention:
+        return False
+    plain = {norm_each_head, rotate_heads, keep_heads, keep}
+    if not {attention.normed_heads, attention.rotate, attention.scale_query} <= plain:
         return False
     if type(feedforward) not in (MLP, GatedMLP) or activation_name(feedforward.activation) not in ACTIVATIONS:
         return False
