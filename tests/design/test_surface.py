@@ -68,7 +68,7 @@ OPTIONS = {
     "plan": named("size tokens gpus gpu parallel checkpoint-activations context only set json"),
     "explain": named(
         "value html overwrite lens contributions heads ablate patch-from check prediction label as-task pair pieces "
-        "token against with at layer file allow-special ids json"
+        "token against with at layer of step file allow-special ids json"
     )
     | LOADING,
     "trace": named("as-task pair file allow-special ids select out overwrite list json") | MODEL,
@@ -150,7 +150,7 @@ CHOSEN = {
     "cli.finetune:finetune_chat": named("dev template truncate spell-tokens epochs lora show-batch") | TRAINING,
     "cli.chat:evaluate_chat": named("base questions limit html overwrite json") | MODEL,
     "cli.forecast:explain_forecast": named(
-        "spans context series column json value html overwrite lens contributions heads ablate token at layer"
+        "spans context series column json value html overwrite lens contributions heads ablate token at layer of"
     )
     | SERIES_FORMAT
     | LOADING,

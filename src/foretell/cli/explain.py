@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, note, open_model, print_json, results, write_page
+from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write_page
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class Questions:
     """The questions that any model answers (at most one can be asked), and their details."""
 
     value: Annotated[
-        str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
+        str | None,
+        asking("One number: a trace name and an index without the batch dimension, or loss[2]; grad: before it."),
     ] = None
     html: Annotated[
         arguments.Output, asking("Write an HTML page of the pass, or of any answer: one file, no network.")
@@ -46,6 +47,9 @@ class Questions:
     heads: Annotated[bool, asking("The heads that do something special: previous token, induction, ...")] = False
     ablate: Annotated[
         str | None, asking("The prediction without a part: a name or glob; [0] or [*] after it selects heads.")
+    ] = None
+    of: Annotated[
+        str | None, detail("With --value 'grad:...': the number whose gradient it is (default: loss.mean).")
     ] = None
     token: Annotated[
         str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
@@ -104,6 +108,7 @@ class TextQuestions(Questions):
     patch_from: Annotated[
         str | None, asking("The prediction with the stream of this second text, by layer and token.")
     ] = None
+    step: Annotated[int | None, detail("Of a RUN, with --value 'update:PATH[i,j]' and no text: which update.")] = None
     label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
     pieces: Annotated[bool, detail("With --prediction: tokens instead of words.")] = False
 
@@ -167,10 +172,13 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
     return report
 
 
-def explain_number(loaded: LanguageModel, text: str, address: str) -> Any:
+def explain_number(loaded: LanguageModel, text: str, address: str, of: str | None = None) -> Any:
     from foretell.insight.explain.explain_address import explain_value
+    from foretell.insight.trace import GRADIENT
 
-    return explain_value(loaded, text, address, readout_in(loaded, text))
+    if of is not None and not address.startswith(GRADIENT):
+        raise UsageError(f"--of goes with the gradient of a number: --value '{GRADIENT}{address}'")
+    return explain_value(loaded, text, address, readout_in(loaded, text), of=of)
 
 
 def readout_in(loaded: LanguageModel, text: str) -> TaskReadout | None:
@@ -192,7 +200,7 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 QUESTIONS: dict[str, Question] = {
-    "value": Question(explain_number, {"value": "address"}, value_fault),
+    "value": Question(explain_number, {"value": "address", "of": "of", "step": "step"}, value_fault),
     "check": Question(
         imported("explain.textbook_check:check"), fault=lambda answer: None if answer.holds else answer.verdict
     ),
@@ -242,6 +250,9 @@ def explain(
     number, and task_head.probabilities['a label'].
     """
     question, details = questions.chosen()
+    if questions.step is not None:
+        show_update(model, text, questions.value or "", questions.step, json)
+        return
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **vars(options))
     if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
@@ -249,3 +260,25 @@ def explain(
 
         loaded = as_task_input(loaded, pair or ())
     question.show(loaded, text, details, json)
+
+
+def show_update(model: str, text: str | None, address: str, step: int, json: bool) -> None:
+    """Show the new value of a weight in one update of a run of `foretell train` on text."""
+    from foretell.data.documents import embedded_corpus
+    from foretell.generation.batch_generation import continue_prompt
+    from foretell.insight.explain.explanation import UPDATE
+    from foretell.pretraining.pretrain import TextTraining
+    from foretell.pretraining.request import TextRequest
+    from foretell.runs.run import Run
+    from foretell.session.update import explain_update, state_before
+
+    if not address.startswith(UPDATE) or text is not None:
+        raise UsageError(f"--step takes no text and shows the update of a weight: --value '{UPDATE}PATH[i,j]'")
+    run = Run.open(Path(model))
+    if (verb := run.record().verb) != TextTraining.verb:
+        raise UsageError(f"--step is for runs of foretell {TextTraining.verb} on text; {model} is a run of {verb}")
+    request = TextRequest(source=embedded_corpus, names=[], out=run.directory)
+    answer = explain_update(state_before(TextTraining(request, continue_prompt), run, step), address)
+    report(answer, json)
+    if fault := value_fault(answer):
+        raise ForetellError(fault)

@@ -201,7 +201,12 @@ def describe_names(decoder: Decoder) -> dict[str, Any]:
     return {
         "modules": [path for path, _ in decoder.named_modules() if path],
         "names": [
-            {"name": trace_name, "derived": value.is_derived}
+            {
+                "name": trace_name,
+                "derived": value.is_derived,
+                "formula": value.formula or "returned",
+                "backward": value.backward or None,
+            }
             for trace_name, value in model_structure(decoder).values.items()
         ],
     }

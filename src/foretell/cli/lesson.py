@@ -21,7 +21,7 @@ SHOWN_ONLY = ("at", "model", "ask", "out", "open", "break")  # options that affe
 
 
 def lesson(
-    name: Annotated[str | None, Parameter(help="A lesson's name, or E1 to E6 (none: list all lessons).")] = None,
+    name: Annotated[str | None, Parameter(help="A lesson's name, or E1 to E7 (none: list all lessons).")] = None,
     /,
     *,
     check: Annotated[bool, Parameter(help="Check the figures of one lesson or of all.")] = False,

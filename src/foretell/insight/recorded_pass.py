@@ -18,7 +18,7 @@ from foretell.errors import UsageError, check_type
 from foretell.insight.address import MEMORY_PREFIX, POSITIONS_OF_TEXT, Address, Dimensions, dimensions_of, one_row
 from foretell.insight.implied_values import implied_values
 from foretell.insight.replacement import Replacement
-from foretell.insight.trace import TRACE_BYTES, Trace
+from foretell.insight.trace import GRADIENT, TRACE_BYTES, Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
 from foretell.model.cache import KVView
 from foretell.model.decoder import HEAD, Decoder, check_logits, rows_at_once
@@ -105,8 +105,9 @@ class RecordedPass:
         return self.trace.structure
 
     def value(self, name: str) -> Value:
-        """The description of a named value, traced or implied."""
-        return self.structure.values.get(name) or self._implied[name]
+        """The description of a named value, traced or implied; for a gradient, of its value."""
+        plain = name.removeprefix(GRADIENT)
+        return self.structure.values.get(plain) or self._implied[plain]
 
     @cached_property
     def _implied(self) -> dict[str, Value]:
@@ -169,6 +170,12 @@ class RecordedPass:
             row, *rest = index
             return to_array(layer.rows(slice(row, row + 1)).to(layer.dtype)[0])[tuple(rest)]
         return to_array(self.model.decoder.get_parameter(path)[index])
+
+    def weight_column(self, path: str, column: int) -> Array:
+        """The weights of one input, (outputs,), in float64."""
+        layer = self._quantized(path)
+        whole = self.model.decoder.get_parameter(path) if layer is None else layer.weight
+        return to_array(whole[:, column])
 
     def stored_weight(self, path: str, row: int) -> dict[str, list[int] | list[float]]:
         """The integers, scales and minima of a row of a quantised weight; empty for a weight in floating point."""

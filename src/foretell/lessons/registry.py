@@ -44,6 +44,7 @@ ENTRIES = (
     LessonEntry("toy", "E4", options=("seed", "ask")),
     LessonEntry("aggregation", "E5"),
     LessonEntry("translation", "E6", options=("model", "ask")),
+    LessonEntry("gradient", "E7"),
     LessonEntry("sort", "", options=("out", "open")),
     LessonEntry("induction", "", options=("out", "open")),
     LessonEntry("mask", "", options=("break",)),

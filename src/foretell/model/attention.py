@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from foretell.config.model import ModelConfig
 from foretell.model.cache import KVView
-from foretell.model.description import PARTS, Declared, Derivation, Description
+from foretell.model.description import PARTS, PASSED_BACK, Declared, Derivation, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
@@ -34,9 +34,9 @@ class Attention(nn.Module):
             "key": Declared("B T G*E"),
             "key_norm": Declared("B G T E", ("key",)),
             "value": Declared("B T G*E"),
-            "core.query": Declared("B H T E", ("query_norm",), "rotated heads"),
-            "core.key": Declared("B G S E", ("key_norm",), "rotated heads"),
-            "core.value": Declared("B G S E", ("value",), "heads"),
+            "core.query": Declared("B H T E", ("query_norm",), "rotated heads", backward="rotated back"),
+            "core.key": Declared("B G S E", ("key_norm",), "rotated heads", backward="rotated back"),
+            "core.value": Declared("B G S E", ("value",), "heads", backward=PASSED_BACK),
             "core": Declared("B H T E", ("core.query", "core.key", "core.value")),
             "output": Declared("B T D", ("core",)),
         },
@@ -147,6 +147,7 @@ def per_query_head(heads: Tensor, queries: Tensor) -> Tensor:
 
 CORE = Description(
     formula="attention",
+    backward="through the attention weights",
     inputs=("query", "key", "value", "mask"),
     derived={
         "scores": Derivation(attention_scores, ("query", "key"), "B H T S", "attention score"),

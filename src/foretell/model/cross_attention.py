@@ -10,7 +10,7 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.model.attention import Attention
 from foretell.model.cache import KVView
-from foretell.model.description import MEMORY, OWN_INPUT, Declared
+from foretell.model.description import MEMORY, OWN_INPUT, PASSED_BACK, Declared
 from foretell.model.memory_cache import ConditionedKVView, MemoryKVView
 from foretell.model.position import Rotation, keep_heads, rotate_heads
 from foretell.model.transformer import ATTENTION, FEEDFORWARD, Sublayer, Transformer
@@ -30,8 +30,8 @@ class CrossAttention(Attention):
             "key": Declared("B S G*E", (MEMORY,)),
             "key_norm": Declared("B G S E", ("key",)),
             "value": Declared("B S G*E", (MEMORY,)),
-            "core.query": Declared("B H T E", ("query_norm",), "identity"),
-            "core.key": Declared("B G S E", ("key_norm",), "identity"),
+            "core.query": Declared("B H T E", ("query_norm",), "identity", backward=PASSED_BACK),
+            "core.key": Declared("B G S E", ("key_norm",), "identity", backward=PASSED_BACK),
         },
     )
 
@@ -49,8 +49,8 @@ class RotatedCrossAttention(CrossAttention):
     description = CrossAttention.description.changed(
         values={
             **CrossAttention.description.values,
-            "core.query": Declared("B H T E", ("query_norm",), "rotated heads"),
-            "core.key": Declared("B G S E", ("key_norm",), "rotated heads"),
+            "core.query": Declared("B H T E", ("query_norm",), "rotated heads", backward="rotated back"),
+            "core.key": Declared("B G S E", ("key_norm",), "rotated heads", backward="rotated back"),
         }
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from foretell.config.model import ModelConfig
 from foretell.errors import CheckpointError, ContextLengthError, check_type
 from foretell.model.cache import FreshKVView, KVCache, KVView
-from foretell.model.description import PARTS, RETURNED, Declared, Description
+from foretell.model.description import PARTS, PASSED_BACK, RETURNED, Declared, Description
 from foretell.model.dropout import DropoutHost, make_dropout
 from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
@@ -33,7 +33,7 @@ class ScaledVectors(nn.Module):
     The scale is rounded to the precision of the vectors, as in Gemma.
     """
 
-    description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
+    description = Description(formula="scaled token vector", backward="scaled rows", inputs=("ids",), is_float32=True)
     scale: float
 
     def forward(self, input: Tensor) -> Tensor:
@@ -80,6 +80,7 @@ class TokenAndPositionEmbedding(TokenEmbedding):
 
     description = TokenEmbedding.description.changed(
         formula="token plus position",
+        backward=PASSED_BACK,
         reads=("token", "position"),
         values={
             "token": Declared("B T D", ("ids",)),
@@ -102,7 +103,7 @@ class TokenAndPositionEmbedding(TokenEmbedding):
 class PositionEmbedding(nn.Embedding):
     """A learned vector for every position."""
 
-    description = Description(formula="position vector", inputs=("positions",), is_float32=True)
+    description = Description(formula="position vector", backward="rows", inputs=("positions",), is_float32=True)
     operation = "position"
 
 
@@ -116,7 +117,7 @@ POSITIONS = {
 class TiedHead(nn.Module):
     """The unembedding that shares the weight of the token embedding, so it has no key (Press and Wolf 2017)."""
 
-    description = Description(formula="tied linear", saved=("x",))
+    description = Description(formula="tied linear", backward="transposed linear", saved=("x",))
     operation = "matmul"
 
     def __init__(self, token: nn.Embedding, bias: bool):

@@ -20,6 +20,7 @@ MEMORY = "memory"  # the input that is the output of an encoder
 STATISTIC = "statistic"  # dims of one number per vector
 RETURNED = "returned"  # formula of an inner value that the module returns as its output
 UNKNOWN_FORMULA = "unknown"  # formula of a value whose class or inputs are not declared
+PASSED_BACK = "passed back"  # backward rule: the gradient of each number belongs to the number it equals, too
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,14 @@ class Declared:
     dims: the size letters of its shape, as "B T D" or "B H T E"; a product of two is written "H*E".
     reads: the values it is computed from, by their names inside the module, or OWN_INPUT.
     formula: how one number of it is computed. It applies only while the child's own formula is `refines`, because a
-        module that replaces the child may compute something else.
+        module that replaces the child may compute something else. backward: as in `Description`, for this formula.
     """
 
     dims: str
     reads: tuple[str, ...] = (OWN_INPUT,)
     formula: str = ""
     refines: str = "identity"
+    backward: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Description:
 
     formula: the name of the rule by which one number of its output follows from its inputs ("linear", "residual");
         `insight` explains and splits values by this name. Empty if `returns` names a child.
+    backward: the name of the rule by which the gradients of its inputs and weights follow from the output's.
     reads: the inner values that the formula reads, if it does not read the inputs.
     written: the formula as text, "x * sigmoid(x)", to explain an activation function.
     returns: the child whose output is the module's own output.
@@ -75,6 +78,7 @@ class Description:
     """
 
     formula: str = ""
+    backward: str = ""
     reads: tuple[str, ...] = ()
     written: str = ""
     returns: str = ""
@@ -104,11 +108,14 @@ TORCH_OPERATIONS: dict[type[nn.Module], str] = {
 }
 # Classes without a description, most of them torch's; looked up along the class hierarchy
 TORCH_CLASSES: dict[type[nn.Module], Description] = {
-    nn.Linear: Description(formula="linear", saved=("x",)),
-    nn.Embedding: Description(formula="token vector", inputs=("ids",), is_float32=True),
-    nn.Identity: Description(formula="identity"),
+    nn.Linear: Description(formula="linear", backward="transposed linear", saved=("x",)),
+    nn.Embedding: Description(formula="token vector", backward="rows", inputs=("ids",), is_float32=True),
+    nn.Identity: Description(formula="identity", backward=PASSED_BACK),
     nn.ModuleList: Description(is_container=True),
-    **{form.module: Description(formula="activation", saved=(form.saved,)) for form in ACTIVATIONS.values()},
+    **{
+        form.module: Description(formula="activation", backward="derivative", saved=(form.saved,))
+        for form in ACTIVATIONS.values()
+    },
 }
 
 

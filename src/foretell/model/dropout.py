@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.model.description import Description
+from foretell.model.description import PASSED_BACK, Description
 from foretell.numerics.randomness import random_words, signed, stream_key
 from foretell.system.device import to_device
 
@@ -47,7 +47,7 @@ class Dropout(nn.Module):
     compiler. None: each pass computes them.
     """
 
-    description = Description(formula="identity", saved=("inner",))
+    description = Description(formula="identity", backward=PASSED_BACK, saved=("inner",))
     operation = "identity"
     keys: Tensor | None = None
 

@@ -45,7 +45,7 @@ def describe_norm(record: norms.Norm) -> Description:
     derived = {
         name: Derivation(statistic.tensor, ("x",), STATISTIC, name) for name, statistic in record.statistics.items()
     }
-    return Description(formula=record.formula, derived=derived, saved_as_given=("x",))
+    return Description(formula=record.formula, backward=record.backward, derived=derived, saved_as_given=("x",))
 
 
 class RecordedNorm(nn.Module):

@@ -172,7 +172,7 @@ class Int4Matrix(QuantizedMatrix):
 class QuantizedLinear(QuantizedMatrix):
     """`nn.Linear` with integers instead of its weight; the bias is not quantised."""
 
-    description = Description(formula="linear", saved=("x",))
+    description = Description(formula="linear", backward="transposed linear", saved=("x",))
 
     def __init__(self, stored: Mapping[str, Tensor], bias: Tensor | None, dtype: torch.dtype = torch.float32):
         super().__init__(stored, dtype)
@@ -197,7 +197,7 @@ class Int4Linear(QuantizedLinear, Int4Matrix):
 class QuantizedEmbedding(QuantizedMatrix):
     """`nn.Embedding` with integers instead of its weight."""
 
-    description = Description(formula="token vector", inputs=("ids",), is_float32=True)
+    description = Description(formula="token vector", backward="rows", inputs=("ids",), is_float32=True)
 
     def forward(self, input: Tensor) -> Tensor:
         return self.rows(input, self.dtype)  # (..., D)

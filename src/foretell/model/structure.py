@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -22,6 +22,7 @@ from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.description import (
     OWN_INPUT,
+    PASSED_BACK,
     STATISTIC,
     UNDECLARED,
     UNKNOWN_FORMULA,
@@ -58,7 +59,8 @@ class Value:
     module: the path of the module whose call produces it. index: the number of the part or input.
     dims: size letters of its shape, or measured sizes; empty if they could not be measured. formula: how one number
     follows from `reads`, the names of other values. The output of a child has no formula and reads only that child; an
-    undeclared value has UNKNOWN_FORMULA. operands: the module's inputs that a derived value is computed from.
+    undeclared value has UNKNOWN_FORMULA. backward: how gradients of `reads` and weights follow from its own; empty if
+    undeclared. operands: the module's inputs that a derived value is computed from.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Value:
     index: int = 0
     derivation: Derivation | None = None
     operands: tuple[Value, ...] = ()
+    backward: str = ""
 
     @property
     def is_derived(self) -> bool:
@@ -265,12 +268,12 @@ class Collector:
         self, path: str, description: Description, reads: Names, declared: Declared | None, dims: Dims
     ) -> Value:
         if description.returns:
-            return Value(path, path, Source.OUTPUT, dims, (join(path, description.returns),))
-        formula = description.formula if reads else ""
+            return Value(path, path, Source.OUTPUT, dims, (join(path, description.returns),), backward=PASSED_BACK)
+        formula, backward = (description.formula, description.backward) if reads else ("", "")
         if declared and declared.formula and declared.refines == formula:
-            formula = declared.formula
+            formula, backward = declared.formula, declared.backward
         reads = tuple(join(path, name) for name in description.reads) or reads
-        return Value(path, path, Source.OUTPUT, dims, reads, formula or UNKNOWN_FORMULA)
+        return Value(path, path, Source.OUTPUT, dims, reads, formula or UNKNOWN_FORMULA, backward=backward)
 
     def _visit_children(self, path: str, module: nn.Module, description: Description, reads: Names) -> None:
         """Enter the values of all children, in module order; the inputs of undeclared children are unknown."""
@@ -278,7 +281,7 @@ class Collector:
         for name, declared in description.values.items():
             child, _, given = name.rpartition(".")
             reads_in_full = tuple(join(path, source) for source in declared.reads)
-            inputs.setdefault(child, {})[given] = Declared(declared.dims, reads_in_full, declared.formula)
+            inputs.setdefault(child, {})[given] = replace(declared, reads=reads_in_full)
         for name, child in module.named_children():
             own = join(path, name)
             if name == description.chain:
@@ -333,7 +336,9 @@ class Collector:
             if name in declared:
                 given = declared[name]
                 letters = tuple(given.dims.split())
-                inputs[name] = self._enter(Value(own, path, Source.INPUT, letters, given.reads, given.formula, index))
+                inputs[name] = self._enter(
+                    Value(own, path, Source.INPUT, letters, given.reads, given.formula, index, backward=given.backward)
+                )
             else:
                 inputs[name] = Value(own, path, Source.INPUT, dims if len(names) == 1 else (), index=index)
         return inputs

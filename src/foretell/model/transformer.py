@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from foretell.config.model import ModelConfig
 from foretell.model.attention import Attention
 from foretell.model.cache import KVView
-from foretell.model.description import OWN_INPUT, PARTS, Declared, Description
+from foretell.model.description import OWN_INPUT, PARTS, PASSED_BACK, Declared, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.norm import make_norm
 from foretell.model.position import Rotation, make_rotation
@@ -49,7 +49,7 @@ class GatedMLP(nn.Module):
             "gate": Declared("B T F"),
             "up": Declared("B T F"),
             "activation": Declared("B T F", ("gate",)),
-            "down": Declared("B T D", ("activation", "up"), "gated linear", refines="linear"),
+            "down": Declared("B T D", ("activation", "up"), "gated linear", "linear", "transposed gated linear"),
         },
         returns="down",
         saved=("activation", "up"),
@@ -75,6 +75,7 @@ class AddUpdate(nn.Module):
 
     description = Description(
         formula="residual",
+        backward=PASSED_BACK,
         inputs=("stream", "update"),
         values={"dropout": Declared("B T D", ("update",))},
         is_float32=True,

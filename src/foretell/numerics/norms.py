@@ -42,6 +42,7 @@ class Norm:
     formula: its name in descriptions. compute: the norm in NumPy, from x, weight, bias, epsilon, in the dtype of x.
     statistics: by name; the last one is the spread, and "mean" is subtracted if it is among them.
     has_root: without it the divisor is spread + epsilon. has_bias: there is a bias if the configuration asks for one.
+    backward: the name of its gradient's rule in descriptions; empty without one.
     """
 
     formula: str
@@ -49,6 +50,7 @@ class Norm:
     statistics: Mapping[str, Statistic]
     has_root: bool = True
     has_bias: bool = False
+    backward: str = ""
     weight_offset: float = 0.0
 
     @property
@@ -119,7 +121,11 @@ VARIANCE = Statistic(variance, differences_from_mean, is_centered=True)
 MEAN_SQUARE = Statistic(mean_square, squares)
 
 NORMS = {
-    "layernorm": Norm("layer_norm", layer_norm, {"mean": MEAN, "variance": VARIANCE}, has_bias=True),
-    "rmsnorm": Norm("rms_norm", rms_norm, {"mean_square": MEAN_SQUARE}),
-    "rmsnorm_offset": Norm("offset_rms_norm", offset_rms_norm, {"mean_square": MEAN_SQUARE}, weight_offset=1.0),
+    "layernorm": Norm(
+        "layer_norm", layer_norm, {"mean": MEAN, "variance": VARIANCE}, has_bias=True, backward="normalised"
+    ),
+    "rmsnorm": Norm("rms_norm", rms_norm, {"mean_square": MEAN_SQUARE}, backward="normalised"),
+    "rmsnorm_offset": Norm(
+        "offset_rms_norm", offset_rms_norm, {"mean_square": MEAN_SQUARE}, weight_offset=1.0, backward="normalised"
+    ),
 }

@@ -47,7 +47,7 @@ class Source(Rows):
 class TiedEmbedding(nn.Module):
     """The token embedding and scale of another module; it has no weights."""
 
-    description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
+    description = Description(formula="scaled token vector", backward="scaled rows", inputs=("ids",), is_float32=True)
 
     def __init__(self, token: nn.Embedding, scale: float):
         super().__init__()

@@ -251,13 +251,10 @@ def test_weights_have_addresses(gpt2):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_every_listed_name_has_numbers_with_an_explanation(name, make_model):
-    numbers, recordings = numbers_of(model := make_model(name)), {}
+    numbers = numbers_of(model := make_model(name))
     for name in random.Random(5).sample(list(numbers.groups), 60):
         group, full = numbers.find(name), numbers.find(name).full_name(name)
-        needs = tuple(group.needs(full))
-        if needs not in recordings:
-            recordings[needs] = record(model, TEXT, list(needs))
-        kind = group.kind(recordings[needs], full)
+        kind = group.kind(group.record(model, TEXT, full, numbers.structure), full)
         assert len(kind.sizes) == len(kind.dimensions), name
         stored, working = kind.explain((0,) * len(kind.sizes))
         assert stored == pytest.approx(working.value, rel=1e-4, abs=1e-4), name

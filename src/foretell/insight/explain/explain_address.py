@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from foretell.insight.address import address_of
 from foretell.insight.explain.explain_contribution import ContributionNumbers
+from foretell.insight.explain.explain_gradient import GradientNumbers
 from foretell.insight.explain.explain_layers import stored_terms
 from foretell.insight.explain.explain_lens import LensNumbers
 from foretell.insight.explain.explain_neuron import NeuronNumbers
@@ -43,18 +44,22 @@ def explain_value(
     address: str,
     readout: TaskReadout | None = None,
     levels: Array | None = None,
+    of: str | None = None,
 ) -> Explanation:
     """Explain one number of the pass over a text or ids, `name[index]` without the batch row.
 
     In addition to all trace names there are `logits[t,v]`, the names of `implied_values.py`, weights by their paths,
     and the contributions of `explain_contribution.py`. A token v can be given as text: `probabilities[4,'!']`. Negative
     indices count from the end. readout: for the numbers of a tuned model's head (see `explain_outcome`). levels: for
-    the next value of a forecaster (see `explain_sampling`). Raises `UsageError` for an unknown name or index.
+    the next value of a forecaster (see `explain_sampling`). of: the number whose gradient `grad:<name>[index]` is, by
+    default the mean loss of the text. Raises `UsageError` for an unknown name or index.
     """
-    return numbers_of(model, readout, levels).explain(text, address)
+    return numbers_of(model, readout, levels, of).explain(text, address)
 
 
-def numbers_of(model: LanguageModel, readout: TaskReadout | None = None, levels: Array | None = None) -> Numbers:
+def numbers_of(
+    model: LanguageModel, readout: TaskReadout | None = None, levels: Array | None = None, of: str | None = None
+) -> Numbers:
     """All numbers of a model's passes; with the options of `explain_value`."""
     structure = model_structure(model.decoder)
     groups = (
@@ -64,6 +69,7 @@ def numbers_of(model: LanguageModel, readout: TaskReadout | None = None, levels:
         LensNumbers(model, structure),
         SamplingNumbers(levels),
         ContributionNumbers(model, structure, readout),
+        GradientNumbers(model, structure, weight_shapes(model.decoder), of),
         *([] if readout is None else [OutcomeNumbers(readout)]),
     )
     return Numbers(model, structure, groups)

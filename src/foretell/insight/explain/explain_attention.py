@@ -23,6 +23,7 @@ from foretell.insight.explain.steps import (
     unchanged,
 )
 from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
+from foretell.model.structure import Value
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
 ROTATION = "rotation angle"  # the formula of the cosines and sines
@@ -220,6 +221,15 @@ def explain_value_input(recording: RecordedPass, scalar: TracedScalar) -> Workin
     return unchanged(remark, float(recording.array(scalar.source)[index]), "v")
 
 
+def angles_of(recording: RecordedPass, value: Value) -> list[str]:
+    """The names of the cosines and sines that rotate a core's input; none without rotary positions."""
+    is_memory = set(recording.structure.memory_axes(value.name)) & set(value.dims)
+    trunk = f"{recording.structure.memory}." if is_memory else value.name.partition("blocks.")[0]
+    is_local = recording.config.is_local(recording.structure.layer_of(value.name))
+    angles = [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
+    return [name for name in angles if name.rpartition(".")[2].startswith(LOCAL) == is_local]
+
+
 def explain_rotated(recording: RecordedPass, scalar: TracedScalar) -> Working:
     """An element of the core's query or key input, after the norm.
 
@@ -244,11 +254,7 @@ def explain_rotation(recording: RecordedPass, scalar: TracedScalar) -> Working:
     if len(recording.dimensions(source)) == 2:  # a norm of all heads
         index, partner_index = ((position, head * config.head_width + each) for each in (element, partner))
     before = float(recording.array(source)[index])
-    is_memory = set(recording.structure.memory_axes(scalar.name)) & set(scalar.value.dims)
-    trunk = f"{recording.structure.memory}." if is_memory else scalar.name.partition("blocks.")[0]
-    is_local = config.is_local(recording.structure.layer_of(scalar.name))
-    angles = [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
-    angles = [name for name in angles if name.rpartition(".")[2].startswith(LOCAL) == is_local]
+    angles = angles_of(recording, scalar.value)
     if not angles:
         return unchanged(f"Without rotary positions this equals {address_of(source, *index)}.", before)
     partner_value = float(recording.array(source)[partner_index])

@@ -28,6 +28,7 @@ from foretell.insight.explain.steps import (
     written,
 )
 from foretell.insight.recorded_pass import Array, RecordedPass, TracedScalar
+from foretell.model.structure import Value
 from foretell.numerics.norms import NORMS, Norm
 from foretell.typesetting.expression import Call, Fraction, Number, Root, Symbol, script
 
@@ -258,7 +259,7 @@ def gain_of(norm: Norm, address: str) -> str:
 
 
 def explain_norm_divisor(recording: RecordedPass, scalar: TracedScalar) -> Working:
-    spread, norm = recording.structure[scalar.source], norm_of(recording, scalar)
+    spread, norm = recording.structure[scalar.source], norm_of(recording, scalar.value)
     working = explain_statistic(recording, TracedScalar(spread, scalar.index), norm)
     value = divisor_of(recording, scalar, working.value)
     inner = written(working.value, "+", recording.setting(spread, "eps"))
@@ -271,11 +272,12 @@ def explain_norm_divisor(recording: RecordedPass, scalar: TracedScalar) -> Worki
 
 def divisor_of(recording: RecordedPass, scalar: TracedScalar, spread: float) -> float:
     total = spread + float(recording.setting(recording.structure[scalar.source], "eps"))
-    return math.sqrt(total) if norm_of(recording, scalar).has_root else total
+    return math.sqrt(total) if norm_of(recording, scalar.value).has_root else total
 
 
-def norm_of(recording: RecordedPass, scalar: TracedScalar) -> Norm:
-    formula = recording.structure[scalar.name.rpartition(".")[0]].formula
+def norm_of(recording: RecordedPass, value: Value) -> Norm:
+    """The norm of its output, or of an implied value of it."""
+    formula = recording.structure[value.module].formula
     return next(norm for norm in NORMS.values() if norm.formula == formula)
 
 

@@ -13,7 +13,7 @@ from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, address_of, parse_address, resolve_index
 from foretell.insight.explain.steps import Step, Working, plain
 from foretell.insight.recorded_pass import RecordedPass, Texts, record, with_token_ids
-from foretell.insight.trace import LISTED
+from foretell.insight.trace import GRADIENT, LISTED
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Structure
 from foretell.paths import suggest
@@ -25,6 +25,7 @@ Explained = tuple[float, Working]  # the stored number, and the steps that compu
 # In epsilons of the stored value's dtype, times the scale of the working. Over every name of the tested configurations
 # at random indices, the largest measured difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
 ROUNDING = 4
+UPDATE = "update:"  # before the path of a weight: its new value in a step of a run
 # The order of an explanation's values in JSON
 IN_JSON = ("name", "index", "meaning", "stored", "dtype", "derived", "recomputed", "difference", "rounding", "agrees")
 
@@ -45,6 +46,7 @@ class Explanation(Shown):
     derived: bool
     recomputed: float
     rounding: float
+    has_operands: bool = True
 
     @property
     def address(self) -> str:
@@ -62,6 +64,8 @@ class Explanation(Shown):
     @property
     def verdict(self) -> str:
         """`agrees` as a sentence."""
+        if not self.has_operands:
+            return "It is not recomputed, because its operands are not known."
         if self.agrees and self.difference == 0:
             return "The stored value follows from its operands, to the last digit."
         if self.agrees:
@@ -80,6 +84,10 @@ class Explanation(Shown):
 
     def _comparison(self) -> Table:
         origin = "computed from recorded values" if self.derived else "returned by the model"
+        if self.name.startswith(GRADIENT):
+            origin = "by autograd from recorded values" if self.derived else "by autograd"
+        elif self.name.startswith(UPDATE):
+            origin = "by the optimizer"
         rounding = (
             f"rounding in {self.dtype} explains up to {self.rounding:.1e}" if self.rounding else "nothing is rounded"
         )
@@ -88,7 +96,7 @@ class Explanation(Shown):
             ("recomputed", f"{self.recomputed:.17g}", "float64, from the operands above"),
             ("difference", f"{self.difference:.1e}", rounding),
         ]
-        return Table(("", "", ""), rows)
+        return Table(("", "", ""), rows if self.has_operands else rows[:1])
 
 
 def make_explanation(
@@ -100,7 +108,7 @@ def make_explanation(
     # Subnormal numbers have fewer digits, and many processors flush them to zero
     rounding = ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0)
     numbers = stored, dtype_name(dtype), derived, working.value, rounding
-    return Explanation(name, index, tuple(meaning), tuple(working.steps), *numbers)
+    return Explanation(name, index, tuple(meaning), tuple(working.steps), *numbers, working.has_operands)
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,10 @@ class NumberGroup(ABC):
     def needs(self, name: str) -> Sequence[str]:
         """The values that a pass must record. Raises `UsageError` for a name whose numbers have no explanation."""
 
+    def record(self, model: LanguageModel, text: str | list[int], name: str, structure: Structure) -> RecordedPass:
+        """A pass that records what a name's numbers need."""
+        return record(model, text, self.needs(name), structure=structure)
+
     @abstractmethod
     def kind(self, recording: RecordedPass, name: str) -> NumberKind:
         """The numbers of a name in a pass that has recorded what they need."""
@@ -150,7 +162,7 @@ class Numbers:
         wanted = parse_address(address)
         group = self.find(wanted.name)
         name = group.full_name(wanted.name)
-        recording = record(self.model, text, group.needs(name), structure=self.structure)
+        recording = group.record(self.model, text, name, self.structure)
         return explain_number(recording, group.kind(recording, name), Address(name, wanted.index))
 
     def find(self, name: str) -> NumberGroup:

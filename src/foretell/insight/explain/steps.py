@@ -112,11 +112,13 @@ class Working:
     """The steps that compute a value, the value, and `scale`: its possible rounding error in epsilons of the dtype.
 
     For a sum, for example, the scale is the sum of the absolute addends, each of which may have been rounded once.
+    has_operands: False if the steps only name what the value is computed from.
     """
 
     steps: Sequence[Step]
     value: float
     scale: float
+    has_operands: bool = True
 
 
 Explainer = Callable[[RecordedPass, TracedScalar], Working]
