@@ -37,13 +37,13 @@ TITLES = {
     "mean": "logit lens: the last norm and the head, with the mean of later layers",
 }
 MEAN_NOTE = (
-    "Later layers add their mean over the earlier tokens, without the first; positions 0 and 1 have none and are "
+    "Later layers add their mean over the earlier tokens, without the first; positions 0 and 1 have none and are read "
+    "plainly."
 )
-MEAN_NOTE += "read plainly."
 POOR_NOTE = (
-    "The plain lens is of little use here: in {} of {} readings, the last one after {}, it predicts the winners "
+    "The plain lens is of little use here: in {} of {} readings, the last one after {}, it predicts the winners worse "
+    "than chance, one in {:,} for every token. With `mean` instead of `zero` it is mean-centred."
 )
-POOR_NOTE += "worse than chance, one in {:,} for every token. `--lens --with mean` is mean-centred."
 TINY = 1e-300  # a probability that is 0 in float64
 
 
