@@ -13,6 +13,7 @@ OURS = {
     "arguments",
     "options",
     "TokenStore",
+    "Run",
     "RowStream",
     "ChatData",
     "cls",

@@ -20,45 +20,44 @@ COUNTED = (".py", ".js", ".css", ".html")
 
 # Lines per package. A number may rise if another falls by as much, or by a reserve that is used
 LIMITS: dict[str, int] = {
-    "(top)": 1315,
-    "cli": 5603,
-    "config": 879,
-    "convert": 4021,
-    "data": 3183,
+    "(top)": 1223,
+    "cli": 5459,
+    "config": 963,
+    "convert": 4256,
+    "data": 3184,
     "distributed": 408,
     "evaluation": 728,
-    "finetuning": 4852,
-    "forecasting": 4095,
+    "finetuning": 4843,
+    "forecasting": 4121,
     "generation": 2510,
     "included": 109,
     "inference": 964,
-    "insight": 11038,
-    "lessons": 2931,
-    "model": 8268,
-    "numerics": 299,
+    "insight": 12647,
+    "lessons": 3139,
+    "model": 8531,
+    "numerics": 312,
     "planning": 637,
-    "pretraining": 1586,
-    "runs": 1461,
+    "pretraining": 1637,
+    "runs": 1462,
     "saved_model": 652,
-    "serving": 6044,
-    "session": 2483,
+    "serving": 5991,
+    "session": 2765,
     "storage": 756,
-    "system": 284,
-    "text": 2728,
-    "textbook": 990,
-    "training": 1523,
-    "translation": 2159,
+    "system": 283,
+    "text": 2745,
+    "textbook": 1012,
+    "training": 1515,
+    "translation": 2176,
     "typesetting": 1098,
 }
-START = 72_260  # the sum of the limits without reserves; it only falls
+START = 72_094  # the sum of the limits without reserves; it only falls
 # For larger work: what may be added, and what has been
-RESERVES = {"real models": (3000, 1344), "training, opened": (2500, 0), "front door": (800, 0)}
+RESERVES = {"real models": (3000, 2309), "training, opened": (2500, 1723), "front door": (800, 0)}
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
 # Modules that are kept: take one out when it is merged, and give a reason for one that is new
 KEPT: dict[str, str] = {
     "cli/example_files.py": "the list of the README's files, which its tests read",
-    "insight/explain/explain_activation.py": "the formulas of activations; explain_layers.py is long without them",
 }
 # A function name in three packages of one layer is a protocol, or a copy
 PROTOCOL_NAMES: set[str] = set()

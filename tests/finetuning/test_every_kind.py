@@ -218,7 +218,7 @@ HEAD = {
 def test_the_entry_of_a_head_is_what_it_was(tuned: Path, tmp_path: Path) -> None:
     load(tuned).save(tmp_path / "copy")
     config = read_json(tmp_path / "copy" / "config.json")
-    assert config["parts"]["task_head"] == HEAD
+    assert config["parts"]["task_head"] == {**HEAD, "truncate": "tail"}
     (tmp_path / "copy" / "manifest.json").unlink(missing_ok=True)
     write_json(tmp_path / "copy" / "config.json", {**config, "parts": {**config["parts"], "task_head": HEAD}})
     assert predict(load(tmp_path / "copy"), "the film was great")[0].label == "good"

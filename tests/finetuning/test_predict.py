@@ -12,7 +12,7 @@ import torch
 from foretell.data.table import open_table, text_line
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.evaluation.perplexity import TextEvaluation
-from foretell.finetuning.head import head_of
+from foretell.finetuning.head import head_of, with_truncation
 from foretell.finetuning.inputs import EncodedExample, make_task_batch
 from foretell.finetuning.label_kind import LabelPrediction
 from foretell.finetuning.predict import as_task_input, predict, predict_file, write_predictions
@@ -184,7 +184,7 @@ def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> Non
     with pytest.raises(UsageError, match="has no task head"):
         predict(start.model, "the film")
     with pytest.raises(DataError, match=r"do not fit .* \(text 1\)"):
-        predict(model, ["the film " * 20])
+        predict(with_truncation(model, "never"), ["the film " * 20])
 
 
 def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:

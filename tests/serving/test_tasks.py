@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -105,12 +104,9 @@ def test_predict_names_the_verb_of_a_model(folder, name, advice, capfd):
     assert advice.format(folder / name) in capfd.readouterr().err
 
 
-def test_a_text_that_is_too_long_for_a_prediction(server):
-    error = server.refuse("/v1/predict", model="c", input=["short", "words " * 500])
-    assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
-    assert re.fullmatch(
-        r"input: the text has [0-9,]+ tokens more than fit the context of 128; shorten it", error["message"]
-    )
+def test_a_text_that_is_too_long_for_a_prediction_loses_its_end(server):
+    answer = server.post("/v1/predict", model="c", input=["short", "words " * 500])
+    assert answer.status_code == 200 and len(answer.json()["data"]) == 2
 
 
 @pytest.mark.parametrize(("path", "name"), [("/v1/predict", "c"), ("/v1/translate", "t")])

@@ -496,7 +496,7 @@ OPTIONS = {
     ],
     "forecast": [({"horizon": 3}, "horizon = 4, not 3"), ({"season": 9}, "season")],
     "chat": [({"template": "plain"}, "template = chatml, not plain"), ({"overrides": {"lora": {}}}, "lora = None")],
-    "translation": [({"is_shared": False}, "is_shared")],
+    "translation": [({"separate_vocabularies": True}, "is_shared")],
 }
 
 
@@ -508,13 +508,11 @@ def test_options_of_a_task_may_not_change(name, fields, words, kinds, tmp_path_f
 
 
 def test_a_label_column_may_not_change(kinds, tmp_path):
-    from foretell.finetuning.settings import Columns
-
     out = stopped(kinds["head"], tmp_path / "run")
-    same = kinds["head"].resume(out, columns=Columns(texts=(), label="label"))
+    same = kinds["head"].resume(out, label_column="label")
     assert run_training(same, Reporter(), resume=True).progress.step == STEPS
     with pytest.raises(ConfigError, match="label in the columns = label, not text"):
-        run_training(kinds["head"].resume(out, columns=Columns(texts=(), label="text")), Reporter(), resume=True)
+        run_training(kinds["head"].resume(out, label_column="text"), Reporter(), resume=True)
 
 
 def test_another_model_may_not_be_given(kinds, finished, kind, tmp_path):

@@ -226,7 +226,7 @@ def test_a_reporter_that_cannot_write_goes_quiet_and_training_goes_on(
 
 
 def test_a_session_imports_nothing_about_text() -> None:
-    packages = "config distributed errors finding loading model planning runs"
+    packages = "config distributed errors finding insight loading model paths planning runs"
     hashes = {"foretell.data.data_use", "foretell.evaluation.material"}  # of any data
     packages += " session storage system training typesetting"
     imported = set()

@@ -38,7 +38,14 @@ class ScaledVectors(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         vectors = super().forward(input)
-        return vectors * torch.tensor(self.scale, dtype=vectors.dtype)
+        return vectors * rounded(self.scale, vectors.dtype)
+
+
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """Round a number to a dtype without a tensor, which could not be made while a CUDA graph is recorded."""
+    bits = 1 - round(math.log2(torch.finfo(dtype).eps))
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(math.ldexp(mantissa, bits)), exponent - bits)
 
 
 class ScaledEmbedding(ScaledVectors, nn.Embedding):
