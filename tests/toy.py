@@ -26,6 +26,17 @@ LLAMA: dict[str, Any] = {
     "activation": "silu",
     "bias": False,
 }
+GEMMA3: dict[str, Any] = {
+    **LLAMA,
+    "norm": "rmsnorm_offset",
+    "norm_placement": "sandwich",
+    "qk_norm": True,
+    "activation": "gelu_tanh",
+    "window": (3, None),
+    "local_rope_theta": 50.0,
+    "query_pre_attn_scalar": 3,
+    "scale_embeddings": True,
+}
 
 
 def make_toy(tokenizer: Tokenizer | None = None, seed: int = 3, name: str = "model", **changes: Any) -> LanguageModel:

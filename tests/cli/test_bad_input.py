@@ -383,6 +383,14 @@ TABLE = [
     ),
     (["finetune", "RUN", "twolabels.csv", "--text-column", "txt"], 1, ["'txt'", "did you mean 'text'"]),
     (["finetune", "RUN", "latin1.csv"], 1, ["latin1.csv, line 2", "--encoding cp1252"]),
+    (["explain", "RUN", "a", "--value", "update:embed.token.weight[0,0]", "--step", "1"], 2, ["--step", "--value"]),
+    (["explain", "RUN", "--value", "embed[0,0]", "--step", "1"], 2, ["update:PATH[i,j]"]),
+    (["explain", "RUN", "a", "--value", "update:head.weight[0,0]"], 2, ["explain RUN --step N"]),
+    (
+        ["explain", "RUN", "--value", "update:embed.token.weight[0,0]", "--step", "999"],
+        2,
+        ["no checkpoint before update 999"],
+    ),
     (["finetune", "RUN", "manylabels.csv"], 1, ["10,000 different labels", "--label-column"]),
     (["finetune", "RUN", "nan.csv", "--task", "regress"], 1, ["nan.csv, line 3", "'nan'", "finite"]),
     (

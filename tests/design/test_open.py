@@ -13,7 +13,6 @@ OURS = {
     "arguments",
     "options",
     "TokenStore",
-    "Run",
     "RowStream",
     "ChatData",
     "cls",

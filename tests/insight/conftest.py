@@ -12,7 +12,7 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.model.decoder import Decoder
-from tests.toy import LLAMA, TINY, with_large_weights
+from tests.toy import GEMMA3, LLAMA, TINY, with_large_weights
 
 BARE: dict[str, Any] = {"norm": "none", "feedforward": "none"}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
@@ -23,17 +23,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "mistral": {**LLAMA, "num_heads": 4, "num_kv_heads": 2, "window": 3},
     "qwen3": {**LLAMA, "qk_norm": True, "head_width": 6},
     "olmo2": {**LLAMA, "num_kv_heads": 1, "norm_placement": "update", "qk_norm": True, "qk_norm_scope": "all_heads"},
-    "gemma3": {
-        **LLAMA,
-        "norm": "rmsnorm_offset",
-        "norm_placement": "sandwich",
-        "qk_norm": True,
-        "activation": "gelu_tanh",
-        "window": (3, None),
-        "local_rope_theta": 50.0,
-        "query_pre_attn_scalar": 3,
-        "scale_embeddings": True,
-    },
+    "gemma3": GEMMA3,
     "smallest": {**BARE, "num_heads": 1, "attention_output": False, "attention_residual": False},
     "toy that answers": {**BARE, "num_heads": 1, "position": "sinusoidal"},
     "no positions, one key head": {"position": "none", "num_heads": 4, "num_kv_heads": 1, "qk_norm": True},

@@ -13,7 +13,7 @@ from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.model.decoder import Decoder
 from foretell.model.dispatch import Use, choose_kernels
-from tests.toy import LLAMA, TINY, with_large_weights
+from tests.toy import GEMMA3, LLAMA, TINY, with_large_weights
 
 ALL_HEADS = {"qk_norm": True, "qk_norm_scope": "all_heads"}
 LLAMA3_SCALING = {"type": "llama3", "factor": 8, "original_context_length": 16}
@@ -26,17 +26,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "mistral": {**LLAMA, "num_heads": 4, "num_kv_heads": 2, "window": 3},
     "qwen3": {**LLAMA, "qk_norm": True, "head_width": 6, "rope_theta": 1e6},
     "olmo2": {**LLAMA, "num_heads": 4, "num_kv_heads": 2, "norm_placement": "update", **ALL_HEADS},
-    "gemma3": {
-        **LLAMA,
-        "norm": "rmsnorm_offset",
-        "norm_placement": "sandwich",
-        "qk_norm": True,
-        "activation": "gelu_tanh",
-        "window": (3, None),
-        "local_rope_theta": 50.0,
-        "query_pre_attn_scalar": 3,
-        "scale_embeddings": True,
-    },
+    "gemma3": GEMMA3,
     "smallest": {
         "num_heads": 1,
         "norm": "none",

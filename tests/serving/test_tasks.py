@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 
 from foretell.cli.main import run
+from foretell.finetuning.head import with_truncation
 from foretell.loading import load
 from foretell.saved_model.config_file import NO_TOKENIZER
 from foretell.serving.models import ModelSettings, serve_model
+from foretell.serving.tasks import prediction_task
 from tests.serving.conftest import error_of
 
 SERIES = [float(hour % 5) for hour in range(60)]
@@ -36,7 +40,7 @@ def folder(tmp_path_factory):
     commands = [
         ["train", "--task", "translate", "pairs.tsv", "--size", "toy", "--steps", "3", "--batch-tokens", "128"],
         ["train", "--task", "forecast", "series.csv", "--size", "toy", "--steps", "3", "--training.batch-size", "4"],
-        ["finetune", "primer", "labels.csv", "--task", "classify", "--steps", "1"],
+        ["finetune", "primer", "labels.csv", "--task", "classify", "--steps", "1", "--truncate", "never"],
     ]
     with contextlib.chdir(folder):
         assert [run([*command, "--out", name]) for command, name in zip(commands, "tfc", strict=True)] == [0, 0, 0]
@@ -104,9 +108,19 @@ def test_predict_names_the_verb_of_a_model(folder, name, advice, capfd):
     assert advice.format(folder / name) in capfd.readouterr().err
 
 
-def test_a_text_that_is_too_long_for_a_prediction_loses_its_end(server):
-    answer = server.post("/v1/predict", model="c", input=["short", "words " * 500])
-    assert answer.status_code == 200 and len(answer.json()["data"]) == 2
+def test_a_text_that_is_too_long_for_a_prediction(server):
+    error = server.refuse("/v1/predict", model="c", input=["short", "words " * 500])
+    assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
+    assert re.fullmatch(
+        r"input: the text has [0-9,]+ tokens more than fit the context of 128; shorten it", error["message"]
+    )
+
+
+def test_an_answer_about_a_cut_text_has_the_number_of_tokens_that_are_left_out(folder):
+    task = prediction_task("c", with_truncation(load(folder / "c"), "tail"), 2**20)
+    short, long = (next(task.answer(cast("Any", None), text)) for text in ("it is good", "words " * 500))
+    assert short is not None and "cut" not in short
+    assert long is not None and long["cut"] > 300 and long.keys() - short.keys() == {"cut"}
 
 
 @pytest.mark.parametrize(("path", "name"), [("/v1/predict", "c"), ("/v1/translate", "t")])

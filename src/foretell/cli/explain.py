@@ -174,8 +174,11 @@ def write_html(loaded: LanguageModel, text: str, path: Path, overwrite: bool = F
 
 def explain_number(loaded: LanguageModel, text: str, address: str, of: str | None = None) -> Any:
     from foretell.insight.explain.explain_address import explain_value
+    from foretell.insight.explain.explanation import UPDATE
     from foretell.insight.trace import GRADIENT
 
+    if address.startswith(UPDATE):
+        raise UsageError(f"{address} is of an update of a run: foretell explain RUN --step N --value '{address}'")
     if of is not None and not address.startswith(GRADIENT):
         raise UsageError(f"--of goes with the gradient of a number: --value '{GRADIENT}{address}'")
     return explain_value(loaded, text, address, readout_in(loaded, text), of=of)
@@ -251,7 +254,10 @@ def explain(
     """
     question, details = questions.chosen()
     if questions.step is not None:
-        show_update(model, text, questions.value or "", questions.step, json)
+        others = (text, file, as_task, pair, allow_special, ids, question.page, questions.of)
+        if any(others) or options != arguments.LOADING_DEFAULTS:
+            raise UsageError("--step shows one update of a run: it goes with --value and --json alone")
+        show_update(model, questions.value or "", questions.step, json)
         return
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **vars(options))
@@ -262,19 +268,19 @@ def explain(
     question.show(loaded, text, details, json)
 
 
-def show_update(model: str, text: str | None, address: str, step: int, json: bool) -> None:
+def show_update(model: str, address: str, step: int, json: bool) -> None:
     """Show the new value of a weight in one update of a run of `foretell train` on text."""
     from foretell.data.documents import embedded_corpus
     from foretell.generation.batch_generation import continue_prompt
     from foretell.insight.explain.explanation import UPDATE
     from foretell.pretraining.pretrain import TextTraining
     from foretell.pretraining.request import TextRequest
-    from foretell.runs.run import Run
+    from foretell.runs.run import find_run
     from foretell.session.update import explain_update, state_before
 
-    if not address.startswith(UPDATE) or text is not None:
-        raise UsageError(f"--step takes no text and shows the update of a weight: --value '{UPDATE}PATH[i,j]'")
-    run = Run.open(Path(model))
+    if not address.startswith(UPDATE):
+        raise UsageError(f"--step shows the update of a weight: --value '{UPDATE}PATH[i,j]'")
+    run = find_run(model)
     if (verb := run.record().verb) != TextTraining.verb:
         raise UsageError(f"--step is for runs of foretell {TextTraining.verb} on text; {model} is a run of {verb}")
     request = TextRequest(source=embedded_corpus, names=[], out=run.directory)

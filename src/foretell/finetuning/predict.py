@@ -74,8 +74,12 @@ def predict_rows(
     examples = [
         Example(given_texts(kind.reader, texts), (), source) for texts, source in zip(rows, sources, strict=True)
     ]
-    outputs = head_outputs(model.decoder, head, encode_examples(examples, kind, input_format(model)), model.dtype)
-    return [kind.predictions.make(row, example.texts) for row, example in zip(outputs, examples, strict=True)]
+    encoded = encode_examples(examples, kind, input_format(model))
+    rows_of_outputs = head_outputs(model.decoder, head, encoded, model.dtype)
+    return [
+        replace(kind.predictions.make(outputs, example.texts), cut=inputs.cut)
+        for outputs, example, inputs in zip(rows_of_outputs, examples, encoded, strict=True)
+    ]
 
 
 def iter_predictions(model: LanguageModel, rows: Iterable[tuple[Row, tuple[str, ...]]]) -> Iterator[Predicted]:

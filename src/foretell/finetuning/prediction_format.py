@@ -17,11 +17,15 @@ from foretell.typesetting.html import Shown
 
 @dataclass(frozen=True)
 class TaskPrediction(Shown):
-    """The prediction for one example; attributes that its kind does not predict are None."""
+    """The prediction for one example; attributes that its kind does not predict are None.
+
+    cut: the number of tokens of its texts that were left out to fit the context.
+    """
 
     label: str | None = None
     probabilities: dict[str, float] | None = None
     value: float | None = None
+    cut: int = 0
 
     @abstractmethod
     def short(self) -> str:

@@ -149,7 +149,8 @@ def prediction_task(name: str, model: LanguageModel, look_bytes: int) -> ServedT
     from foretell.finetuning.predict import as_task_input, predict
 
     def answer(request: PredictRequest, texts: str | list[str]) -> Iterator[Row | None]:
-        yield predict(model, [texts])[0].to_json()
+        (prediction,) = predict(model, [texts])
+        yield prediction.to_json() | ({"cut": prediction.cut} if prediction.cut else {})
 
     fewest = head_of(model).task.reader.form.fewest
     plain = as_task_input(model, ["a"] * (fewest - 1))

@@ -186,25 +186,14 @@ def adamw_steps(taken: Taken, g: float) -> tuple[list[Step], float]:
     unbiased = mean / (1 - beta1**count), square / (1 - beta2**count)
     update = unbiased[0] / (math.sqrt(unbiased[1]) + epsilon)
     term = (1 - beta1) * g
+    old, new = Number(old_square, PRECISE), Number((1 - beta2) * g * g, PRECISE)
+    unbiased_square = Fraction(Number(square, PRECISE), Number(1 - beta2**count, 6))
     denominator = written(Root(Number(unbiased[1], PRECISE)), "+", epsilon)
     steps: list[Step] = [
         equals(mean, "m = β₁ · m + (1 - β₁) · g =", beta1, "·", factor(old_mean), *plus(term)),
-        equals(
-            square,
-            "v = β₂ · v + (1 - β₂) · g² =",
-            beta2,
-            "·",
-            Number(old_square, PRECISE),
-            "+",
-            Number((1 - beta2) * g * g, PRECISE),
-        ),
+        equals(square, "v = β₂ · v + (1 - β₂) · g² =", beta2, "·", old, "+", new),
         equals(unbiased[0], "m / (1 - β₁ᵗ) =", quotient(mean, 1 - beta1**count), note=f"t = {count}"),
-        equals(
-            unbiased[1],
-            "v / (1 - β₂ᵗ) =",
-            Fraction(Number(square, PRECISE), Number(1 - beta2**count, 6)),
-            note=f"t = {count}",
-        ),
+        equals(unbiased[1], "v / (1 - β₂ᵗ) =", unbiased_square, note=f"t = {count}"),
         equals(update, "direction =", Fraction(Number(unbiased[0], 6), denominator)),
     ]
     return steps, update

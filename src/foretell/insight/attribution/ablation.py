@@ -156,7 +156,7 @@ def ablate(
     fill: str = "zero",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Ablation:
-    """Run the model unchanged, then once per target of the address with the target's value replaced.
+    """Run the model unchanged, then with the value of each target replaced, several targets as rows of one pass.
 
     address: see `find_targets`. fill: `zero`, or `mean` over the positions of this text. token: text or id; None for
     the most probable token. at: the position whose prediction is examined. progress: called with (done, total).
