@@ -198,7 +198,9 @@ def read_labels(name: str, data: Path, folder: Path) -> Trial:
     labelled = prepare(name, data, folder)
     baseline = 1 - baselines(labelled, quick=False)["grid"]
     train = ("finetune", "primer", str(labelled.file("train")))
-    return Trial(train, ("evaluate", str(labelled.file("test"))), lambda found: 1 - found["accuracy"], baseline)
+    return Trial(
+        train, ("evaluate", str(labelled.file("test"))), lambda found: 1 - found["figures"]["accuracy"], baseline
+    )
 
 
 MOODS = {"0": -1.0, "1": 1.0, "2": 0.0}  # bearish, bullish, neutral
@@ -226,7 +228,7 @@ def read_numbers(data: Path, folder: Path) -> Trial:
     )
     train = ("finetune", "primer", str(folder / "train-moods.csv"), "--task", "regress")
     measure = ("evaluate", str(folder / "test-moods.csv"))
-    return Trial(train, measure, lambda found: found["mae"], baseline)
+    return Trial(train, measure, lambda found: found["figures"]["mae"], baseline)
 
 
 # --- series and pairs -------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def read_series_set(name: str, data: Path, folder: Path) -> Trial:
         points = [seasonal_naive(each.history, each.season or 1, horizon)[None] for each in origins]
     measure = ("evaluate", str(whole), "--horizon", str(horizon), "--windows", str(windows))
     train = ("train", "--task", "forecast", str(known), "--horizon", str(horizon))
-    return Trial(train, measure, lambda found: found["mase"], score(origins, points).to_json()["mase"])
+    return Trial(train, measure, lambda found: found["model"]["mase"], score(origins, points).to_json()["mase"])
 
 
 def read_pairs_set(data: Path, folder: Path) -> Trial:
