@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write_page
+from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, write_document, write_page
 from foretell.errors import ForetellError, UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Question:
         answer = self.answer(loaded, text, **details)
         if self.page is not None:
             write_page(self.page, f"{loaded.name}: {answer.subject}", answer)
-        print_json(answer.to_json()) if json else results().print(str(answer))
+        print_json(answer.to_json()) if json else write_document(str(answer))
         if fault := self.fault(answer):
             raise ForetellError(fault)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import note, print_json, results, write_page
+from foretell.cli.terminal import ProgressLine, note, print_json, results, write_document, write_page
 from foretell.errors import LessonError, UsageError
 from foretell.lessons.registry import ENTRIES, LessonEntry, find_lesson, make_lesson
 from foretell.storage.files import check_target, check_writable
@@ -63,7 +63,8 @@ def lesson(
         check_target(html, overwrite=overwrite)
     if out is not None:
         check_writable(out)
-    note("computing ...")
+    if not check:
+        note("computing ...")
     options = {
         "gpt2": {"weights": weights, "at": at},
         "toy": {"seed": seed, "question": ask},
@@ -133,14 +134,16 @@ def show(entry: LessonEntry, made: Lesson, html: Path | None, json: bool) -> Non
     elif json:
         print_json({**describe(entry), "text": str(made)})
     else:
-        results().print(str(made))
+        write_document(str(made))
 
 
 def check_lessons(entries: list[LessonEntry], options: dict[str, dict[str, Any]], json: bool) -> None:
     """Check the lessons with their options, and print the reports; a wrong figure is a `LessonError`."""
     reports = []
-    for entry in entries:
-        reports.append(make_lesson(entry.name, **options.get(entry.name, {})).report())
+    for index, entry in enumerate(entries, start=1):
+        with ProgressLine("computing") as progress:
+            progress.show(f"{entry.name}, {index} of {len(entries)}")
+            reports.append(make_lesson(entry.name, **options.get(entry.name, {})).report())
         if not json:
             show_report(reports[-1])
     if json:
