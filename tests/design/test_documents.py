@@ -24,12 +24,6 @@ SHORT = ["--steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
 TABLES = ["reviews.csv", "stars.csv", "entailment.csv", "pairs.csv", "choices.jsonl"]
 ROWS_TUNED = 121  # of 600 rows and more in each table: twenty commands evaluate all
-PAGES = {  # package -> the pages that name its files, if it is not one of the package's name
-    "insight": ("insight", "explain", "attribution", "receipts", "page"),
-    "convert": ("convert", "quantization"),
-    "included": ("primer", "almanac"),
-    **dict.fromkeys(("system", "storage", "numerics"), ("foundations",)),
-}
 ROWS = ROOT / "docs" / "rows.md"
 GENERATION = ROOT / "docs" / "generation.md"
 TUNING = ROOT / "docs" / "finetuning.md"
@@ -194,18 +188,20 @@ def test_relative_links_resolve_to_files():
             assert (document.parent / target).exists(), (document.name, target)
 
 
-def test_every_package_has_a_page():
-    packages = {path.parent.name for path in (ROOT / "src" / "foretell").glob("*/__init__.py")}
-    assert packages - PAGES.keys() <= {path.stem for path in DOCUMENTS}
-
-
 @pytest.mark.parametrize("package", sorted(path.parent for path in (ROOT / "src" / "foretell").glob("*/__init__.py")))
-def test_the_page_of_a_package_names_its_files(package):
-    pages = PAGES.get(package.name, (package.name,))
-    text = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
-    verbs = {f"{verb}.py" for verb in (*VERBS, "tokenizer")} if package.name == "cli" else set()  # a file per verb
-    files = {path.name for path in package.rglob("*.py")} - verbs - {"__init__.py"}
-    assert [name for name in files if f"`{name}`" not in text and not re.search(rf"/{name}\b", text)] == []
+def test_the_page_of_source_files_names_every_file(package):
+    text = (ROOT / "docs" / "source-files.md").read_text(encoding="utf-8")
+    verbs = {f"cli/{verb}.py" for verb in (*VERBS, "tokenizer")}  # a file per verb
+    paths = (path for path in package.rglob("*.py") if path.name != "__init__.py")
+    files = {path.relative_to(package.parent).as_posix() for path in paths} - verbs
+    assert [name for name in sorted(files) if f"`{name}`" not in text] == []
+
+
+def test_the_files_on_the_page_of_source_files_exist():
+    text = (ROOT / "docs" / "source-files.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+/[\w/.-]+)`", "\n".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)))
+    assert len(named) > 300
+    assert [name for name in named if not (ROOT / "src" / "foretell" / name).exists()] == []
 
 
 def test_the_places_in_the_architecture_page_exist():
