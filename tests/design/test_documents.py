@@ -26,7 +26,7 @@ TABLES = ["reviews.csv", "stars.csv", "entailment.csv", "pairs.csv", "choices.js
 ROWS_TUNED = 121  # of 600 rows and more in each table: twenty commands evaluate all
 ROWS = ROOT / "docs" / "rows.md"
 GENERATION = ROOT / "docs" / "generation.md"
-TUNING = ROOT / "docs" / "finetuning.md"
+TUNING = ROOT / "docs" / "finetuning-reference.md"
 ROWS_FILES = {"toy.txt": "text", "toy.toml": "toml", "questions.csv": "csv"}  # shown on that page, in these languages
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
 
