@@ -204,6 +204,12 @@ def test_the_files_on_the_page_of_source_files_exist():
     assert [name for name in named if not (ROOT / "src" / "foretell" / name).exists()] == []
 
 
+def test_the_page_of_operators_names_every_refused_field():
+    requests = pytest.importorskip("foretell.serving.requests")
+    page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8").split("## Refused fields")[1]
+    assert [name for name in requests.REFUSED if f"`{name}`" not in page] == []
+
+
 def test_the_places_in_the_architecture_page_exist():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.split("## Where to add")[1].split("## On disk")[0]
