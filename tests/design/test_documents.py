@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import shutil
 from pathlib import Path
@@ -24,15 +25,9 @@ SHORT = ["--steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
 TABLES = ["reviews.csv", "stars.csv", "entailment.csv", "pairs.csv", "choices.jsonl"]
 ROWS_TUNED = 121  # of 600 rows and more in each table: twenty commands evaluate all
-PAGES = {  # package -> the pages that name its files, if it is not one of the package's name
-    "insight": ("insight", "explain", "attribution", "receipts", "page"),
-    "convert": ("convert", "quantization"),
-    "included": ("primer", "almanac"),
-    **dict.fromkeys(("system", "storage", "numerics"), ("foundations",)),
-}
 ROWS = ROOT / "docs" / "rows.md"
 GENERATION = ROOT / "docs" / "generation.md"
-TUNING = ROOT / "docs" / "finetuning.md"
+TUNING = ROOT / "bench" / "tables.py"
 ROWS_FILES = {"toy.txt": "text", "toy.toml": "toml", "questions.csv": "csv"}  # shown on that page, in these languages
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
 
@@ -81,7 +76,7 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
     (tmp_path / "test.tsv").write_text("the cow 1\tle chat 1\n", encoding="utf-8")
     (tmp_path / "dev.tsv").write_text("the dog 1\tle chien 1\n", encoding="utf-8")
-    exec(compile(blocks(TUNING, "python")[0], str(TUNING), "exec"), {})  # writes tables of labelled rows
+    runpy.run_path(str(TUNING))  # writes tables of labelled rows
     for table in (tmp_path / name for name in TABLES):
         lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
         table.write_text("".join(lines[:ROWS_TUNED]), encoding="utf-8")
@@ -194,18 +189,26 @@ def test_relative_links_resolve_to_files():
             assert (document.parent / target).exists(), (document.name, target)
 
 
-def test_every_package_has_a_page():
-    packages = {path.parent.name for path in (ROOT / "src" / "foretell").glob("*/__init__.py")}
-    assert packages - PAGES.keys() <= {path.stem for path in DOCUMENTS}
-
-
 @pytest.mark.parametrize("package", sorted(path.parent for path in (ROOT / "src" / "foretell").glob("*/__init__.py")))
-def test_the_page_of_a_package_names_its_files(package):
-    pages = PAGES.get(package.name, (package.name,))
-    text = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
-    verbs = {f"{verb}.py" for verb in (*VERBS, "tokenizer")} if package.name == "cli" else set()  # a file per verb
-    files = {path.name for path in package.rglob("*.py")} - verbs - {"__init__.py"}
-    assert [name for name in files if f"`{name}`" not in text and not re.search(rf"/{name}\b", text)] == []
+def test_the_page_of_source_files_names_every_file(package):
+    text = (ROOT / "docs" / "source-files.md").read_text(encoding="utf-8")
+    verbs = {f"cli/{verb}.py" for verb in (*VERBS, "tokenizer")}  # a file per verb
+    paths = (path for path in package.rglob("*.py") if path.name != "__init__.py")
+    files = {path.relative_to(package.parent).as_posix() for path in paths} - verbs
+    assert [name for name in sorted(files) if f"`{name}`" not in text] == []
+
+
+def test_the_files_on_the_page_of_source_files_exist():
+    text = (ROOT / "docs" / "source-files.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+/[\w/.-]+)`", "\n".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)))
+    assert len(named) > 250
+    assert [name for name in named if not (ROOT / "src" / "foretell" / name).exists()] == []
+
+
+def test_the_page_of_operators_names_every_refused_field():
+    requests = pytest.importorskip("foretell.serving.requests")
+    page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8").split("## Refused fields")[1]
+    assert [name for name in requests.REFUSED if f"`{name}`" not in page] == []
 
 
 def test_the_places_in_the_architecture_page_exist():

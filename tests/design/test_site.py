@@ -10,7 +10,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
-LINK = re.compile(r"- \[(?P<title>[^\]]+)\]\((?P<page>[\w.]+)\): (?P<about>.+)")
+LINK = re.compile(r"- \[(?P<title>[^\]]+)\]\((?P<page>[\w.-]+)\): (?P<about>.+)")
 
 
 def listed() -> dict[str, dict[str, str]]:

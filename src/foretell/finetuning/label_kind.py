@@ -130,7 +130,7 @@ class ClassifyKind(LabelKind):
     """One of several labels for a text."""
 
     reader = ExampleReader("classify")
-    pools = ("mean", "extract", "last")  # docs/finetuning.md has the measurements
+    pools = ("mean", "extract", "last")  # docs/finetuning-reference.md has the measurements
     learning_rate = 1e-3
     linear_model = "logistic"
     in_transformers = True

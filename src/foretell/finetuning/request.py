@@ -37,7 +37,7 @@ EVALUATIONS_PER_EPOCH = 2
 MOST_EVALUATIONS = 12  # approximately; otherwise, with few examples, six without improvement would come too early
 FEWEST_STEPS = 120  # with few examples there are more epochs
 # Defaults of a new model
-SIZE = "toy"  # larger ones are slower and not better: docs/finetuning.md
+SIZE = "toy"  # larger ones are slower and not better: docs/finetuning-reference.md
 VOCABULARY = 8192  # lower-case words: better than byte-pair tokens if all embeddings are initially random
 MOST_CONTEXT = 2048
 SPECIAL_TOKENS = 8  # an upper bound of the special tokens in an input format

@@ -53,7 +53,7 @@ SIZES: dict[str, dict[str, int]] = {
     "medium": {"num_layers": 6, "num_heads": 6, "width": 192},
 }
 TRAINING: dict[str, Any] = {
-    "batch_size": 8,  # with 32, a loss of 5.33 instead of 4.51 on M4 hourly after the same values: docs/forecasting.md
+    "batch_size": 8,  # with 32, a loss of 5.33 instead of 4.51 on M4 hourly: docs/forecasting-reference.md
     "optimizer": "muon",
     "learning_rate": 4e-3,
     "final_learning_rate_share": 0.0,

@@ -5,7 +5,7 @@ are replaced by the mean of the context. The scale is always that from the whole
 ids. The effect of a span is the forecast minus the forecast without it.
 
 Missing values would be a worse replacement, although the codec has an id for them: training hides at most 30% of a
-window's values, and a forecast from a context without values is far off (docs/forecasting.md).
+window's values, and a forecast from a context without values is far off (docs/forecasting-reference.md).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class CrossAttention(Attention):
 class RotatedCrossAttention(CrossAttention):
     """Cross-attention whose queries are rotated by target positions, and whose keys by memory positions.
 
-    A score then depends on the difference of the positions in the two sentences (measured in docs/translation.md).
+    A score then depends on the difference of the positions in the two sentences (docs/translation-reference.md).
     """
 
     description = CrossAttention.description.changed(

@@ -21,7 +21,7 @@ from foretell.model.surgery import replace
 from foretell.numerics.randomness import stream_key
 from foretell.paths import select
 
-# All layers: better for small models than the paper's choice, query and value of the attention (docs/finetuning.md)
+# All layers: better for small models than the paper's query and value of the attention (docs/finetuning-reference.md)
 DEFAULT_TARGETS = ("trunk.blocks.**",)
 
 

@@ -14,7 +14,7 @@ from foretell.training.pace import OVERTIME
 
 logger = logging.getLogger(__name__)
 TOKENS_PER_PARAMETER = 20  # for `plan`; Hoffmann et al. 2022, table 3
-FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting.md
+FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting-reference.md
 MOST_PARAMETERS_PER_TOKEN = 5  # per unique token: 4.8 million parameters learned from a million, docs/speedrun.md
 WORTH_OF_REPEATS = 15.4  # limit of the value of repeats, in unique tokens (Muennighoff et al. 2023, section 6)
 MOST_GAIN = 4  # a larger size reaches at most this multiple of the measured size's operations per second

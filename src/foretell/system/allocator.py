@@ -39,7 +39,7 @@ def freed_memory_kept() -> Iterator[None]:
 def share_one_arena() -> None:
     """Let all threads that start from now on allocate from one heap, for a process that runs for weeks.
 
-    By default each thread has its own heap, which becomes fragmented: docs/serving.md has the measurements.
+    By default each thread has its own heap, which becomes fragmented: docs/serving-reference.md has the measurements.
     """
     if library := adjustable_library():
         set_options(library, ONE_ARENA)

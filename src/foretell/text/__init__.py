@@ -1,4 +1,4 @@
-"""Tokenizers (text to token ids and back), and conversations as text and ids. docs/text.md lists the files."""
+"""Tokenizers (text to token ids and back), and conversations as text and ids. docs/source-files.md lists the files."""
 
 from foretell.text.streaming import StopStrings, StreamDecoder
 from foretell.text.tokenizer import Tokenizer

@@ -63,7 +63,7 @@ class PairConfig(Section):
     """Settings for making batches of sentence pairs."""
 
     validation_fraction: float = Field(0.02, ge=0, le=0.5)  # by a hash of the source sentence
-    batch_tokens: int = Field(2048, ge=16)  # both languages together: docs/translation.md compares it with 4,096
+    batch_tokens: int = Field(2048, ge=16)  # both languages; docs/translation-reference.md compares it with 4,096
     longest: int = Field(128, gt=0)  # tokens per sentence; pairs with a longer sentence are left out
     bleu_tokenizer: BleuTokenizer = "13a"  # sacrebleu's; a new run chooses it by the script of the targets
 
@@ -114,7 +114,7 @@ def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderD
     return make_section(EncoderDecoderConfig, {**base, **sizes, **chosen}, "model")
 
 
-# By width, the nearest one. Muon's rate at 256 was measured (docs/translation.md); the others were not compared
+# By width, the nearest one. Muon's rate at 256 was measured (docs/translation-reference.md), the others were not
 RATES = {
     "muon": {64: 6e-3, 128: 5e-3, 192: 5e-3, 256: 6e-3, 512: 2e-3},
     "adamw": {64: 3e-3, 128: 2e-3, 256: 1e-3, 512: 7e-4},

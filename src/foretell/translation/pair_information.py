@@ -2,7 +2,7 @@
 
 Tokens of the same pairs start with similar vectors, so a word starts near its translation: latent semantic analysis of
 both languages together (Dumais et al. 1997). It takes seconds and saves the first third of a short training (measured
-in docs/translation.md).
+in docs/translation-reference.md).
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ from foretell.translation.translator import (
 )
 
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
-WIDE, LARGER_BATCH = 192, 4096  # from this width on, larger batches learn more in the same time: docs/translation.md
+WIDE, LARGER_BATCH = 192, 4096  # from this width on, larger batches learn more: docs/translation-reference.md
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
 """GGUF, llama.cpp's file format: read as a MODEL, and written.
 
-docs/convert.md lists the files.
+docs/source-files.md lists the files.
 """
