@@ -109,10 +109,10 @@ class ChatTask(Task):
 
 
 def row_batches(data: DataConfig, rows: RowStream, context_length: int, seed: int = 0) -> RowBatches:
-    """Arrange conversations in batches, packed unless `packing` is false."""
+    """Arrange conversations in batches, packed unless `packing` is false into rows as long as the longest of them."""
     if data.packing is False:
         return PaddedRows(rows, seed, ORDER)
-    return PackedRows(rows, context_length, seed, ORDER)
+    return PackedRows(rows, min(context_length, max(1, rows.longest - 1)), seed, ORDER)
 
 
 @torch.no_grad()
