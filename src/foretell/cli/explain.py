@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, write_document, write_page
+from foretell.cli.terminal import (
+    ProgressLine,
+    note,
+    open_model,
+    print_json,
+    report,
+    results,
+    write_document,
+    write_page,
+)
 from foretell.errors import ForetellError, UsageError, counted
 
 if TYPE_CHECKING:
