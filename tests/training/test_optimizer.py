@@ -227,3 +227,16 @@ def test_without_warm_up_the_first_step_has_the_whole_learning_rate(settings: Se
 def test_a_run_shorter_than_the_warm_up_never_decays(settings: Settings) -> None:
     config = settings(steps=5, warmup_steps=10, learning_rate=1.0)
     assert [learning_rate_at(step, config) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_a_step_counts_as_a_change_of_every_weight(
+    name: str, make_objective: MakeObjective, settings: Settings
+) -> None:
+    decoder = make_objective().decoder
+    optimizer = make_optimizer(decoder, settings(optimizer=name))
+    for weight in decoder.parameters():
+        weight.grad = torch.ones_like(weight)
+    before = [weight._version for weight in decoder.parameters()]
+    optimizer.step()
+    assert all(weight._version > version for weight, version in zip(decoder.parameters(), before, strict=True))

@@ -24,6 +24,7 @@ from foretell.cli.terminal import fail, library_notes_on_stderr, write
 from foretell.cli.training_verbs import RunOptions
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_signal, hangup_signals
+from foretell.session.options import LongReplays
 
 # Imports create many objects but no garbage; collecting rarely saves an eighth of the time of importing torch
 COLLECT_RARELY = (50_000, 20, 20)
@@ -142,7 +143,7 @@ def run(arguments: list[str]) -> int:
         if not arguments:
             write(f"{HELP}\n`foretell --help` lists all commands.")
             return 0
-        words = rewrite(arguments)
+        words = allow_long_replays(rewrite(arguments))
         app = make_app(arguments)
         if "" in words or any(word.endswith("=") for word in words):
             refuse_empty_values(app, words)
@@ -161,7 +162,18 @@ def run(arguments: list[str]) -> int:
         return fail("out of memory; give less text at once, or a smaller model", 1)
     except OSError as error:
         return fail(f"{error.filename or failed_stream(error)}: {error.strerror or error}", 1)
+    finally:
+        LongReplays.are_allowed = True
     return 0
+
+
+def allow_long_replays(words: list[str]) -> list[str]:
+    """The words without --yes for a replay (RUN@step-N, --step N), which needs it to be long in a pipe."""
+    before = [*takewhile(lambda word: word != "--", words)]
+    replays = any("@step-" in word or word.partition("=")[0] == "--step" for word in before)
+    is_given = replays and "--yes" in before
+    LongReplays.are_allowed = is_given or sys.stderr.isatty()
+    return [word for index, word in enumerate(words) if not (is_given and index < len(before) and word == "--yes")]
 
 
 def refuse_empty_values(app: App, words: list[str]) -> None:

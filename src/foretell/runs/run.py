@@ -323,6 +323,8 @@ def find_run(argument: str | Path) -> Run:
     for path in (as_path("a run", argument), RUNS / argument):
         if is_run(path):
             return Run(path)
+    if as_path("a run", argument).exists():
+        raise CheckpointError(f"{argument} is not a run: {RUN} is missing, so nothing is known of its training")
     names = [run.name for run in find_runs(RUNS)] if RUNS.is_dir() else []
     near = did_you_mean(str(argument).removeprefix("runs/"), names)
     known = near or f"; there is {', '.join(names) or 'none in ./runs'}"

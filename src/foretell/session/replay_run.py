@@ -70,6 +70,8 @@ class Replay:
         if not 1 <= number <= self.last:
             raise UsageError(f"{self.run.directory} has the updates 1 to {self.last:,}, not {number:,}")
         session = self.session_before(number - 1, number - 1)
+        if number > 1 and session.checkpoints.saved_step != number - 1:  # often asked again, for a weight
+            self.keep(session)
         rate = session.pace.learning_rate(number - 1, session.progress.share)
         set_learning_rate(session.optimizer, rate)
         return BeforeUpdate(number, session, own_rows(session.task.batch(number - 1), session.world), rate)

@@ -27,6 +27,12 @@ class AdamW(SkippingOptimizer, torch.optim.AdamW):
     def found_inf(self) -> Tensor | None:
         return self.skip
 
+    def step(self, closure: Any = None) -> Any:
+        result = super().step(closure)
+        # torch's fused kernel does not count its changes, by which prepared forms of a decoder notice them
+        torch.autograd.graph.increment_version([each for group in self.param_groups for each in group["params"]])
+        return result
+
 
 class SGD(SkippingOptimizer):
     """SGD with momentum (Polyak 1964) and decoupled weight decay (Loshchilov and Hutter 2019, algorithm 1).

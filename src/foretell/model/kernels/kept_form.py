@@ -16,7 +16,8 @@ from foretell.model.surgery import HOOKS
 class Contents:
     """The modules, attributes and tensors of a decoder at one time.
 
-    Tensors count the changes that torch's operators make in place. An edit through `.data` or NumPy is not counted.
+    Tensors count the changes that torch's operators make in place. An edit through `.data` or NumPy is not counted, nor
+    is a step of torch's fused optimizers.
     """
 
     def __init__(self, modules: list[nn.Module], tensors: list[Tensor]):
