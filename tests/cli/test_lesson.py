@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
 from foretell.lessons.mask import LEAK
@@ -41,6 +44,26 @@ def test_ask_puts_a_question_to_the_trained_toy(foretell):
 def test_break_shows_the_training_error(foretell):
     outcome = foretell("lesson", "mask", "--break").succeeds()
     assert f"foretell: {LEAK} sees the future, so no step was taken" in outcome.out
+
+
+def test_an_exercise_reads_an_answer_and_judges_it(foretell, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("50\n55\n"))
+    wrong, right = (foretell("lesson", "mask", "--exercise", "1").succeeds().out for _ in range(2))
+    assert "How many ones" in wrong
+    assert "no, the answer is 55: 10 · 11 / 2" in wrong
+    assert "right, 55: 10 · 11 / 2" in right
+
+
+@pytest.mark.parametrize(("reply", "words"), [("", ["no answer", "standard input"]), ("many\n", ["'many'", "number"])])
+def test_an_exercise_without_a_number_is_one_line(foretell, monkeypatch, reply, words):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(reply))
+    foretell("lesson", "mask", "--exercise", "1").fails(2, *words)
+
+
+def test_an_exercise_as_json(foretell, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("27\n"))
+    judged = foretell("lesson", "mask", "--exercise", "2", "--json").json
+    assert (judged["right"], judged["answer"], judged["reply"]) == (True, 27, "27")
 
 
 def test_check_prints_json(foretell):
@@ -87,6 +110,11 @@ def test_a_figure_that_differs_is_shown_with_exit_code_1(foretell, monkeypatch):
         (["--html", "x.html"], 2, ["--html", "NAME"]),
         (["toy", "--check", "--html", "x.html"], 2, ["--html", "--check"]),
         (["mask", "--check", "--break"], 2, ["--check", "--break"]),
+        (["mask", "--exercise", "4"], 2, ["--exercise 4", "has 3"]),
+        (["mask", "--exercise", "0"], 2, ["--exercise 0", "has 3"]),
+        (["--exercise", "1"], 2, ["--exercise 1", "lesson smallest"]),
+        (["mask", "--exercise", "1", "--check"], 2, ["--exercise", "--check"]),
+        (["mask", "--exercise", "1", "--break"], 2, ["--exercise", "--break"]),
         (["mask", "--html", "nowhere/x.html"], 1, ["nowhere/x.html", "folder"]),
         (["mask", "--html", "."], 1, ["folder"]),
         (["gpt2", "--at", "120"], 2, ["120", "0 to 119"]),

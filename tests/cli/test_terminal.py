@@ -26,6 +26,7 @@ from foretell.cli.terminal import (
     results,
     visible,
     write,
+    write_document,
 )
 
 HOSTILE = "a\x1b]0;title\x07b\x9b31mc\rd\x7f\u202ee"
@@ -269,3 +270,17 @@ def test_help_fits_80_columns(foretell, monkeypatch):
             len(line) - len(line.lstrip()) for line in lines[lines.index("Parameters:") + 1 :] if line.startswith(" ")
         }
         assert len(begun) <= 4, begun
+
+
+def test_a_document_has_colours_on_a_terminal_alone(monkeypatch, capsys):
+    document = "after 'a'\n═════════\n\ntoken  share\n─────  ─────\nb      ██\nc      ████████"
+    results.cache_clear()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    write_document(document)
+    coloured = capsys.readouterr().out
+    assert "\x1b[1mafter 'a'\x1b[0m" in coloured and "\x1b[2;36m██\x1b[0m" in coloured
+    assert "\x1b[1;36m████████\x1b[0m" in coloured
+    monkeypatch.delenv("FORCE_COLOR")
+    results.cache_clear()
+    write_document(document)
+    assert capsys.readouterr().out == f"{document}\n"

@@ -130,6 +130,11 @@ def test_conversations_that_are_cut_are_counted_for_each_model(small, tmp_path):
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
+def test_rows_are_as_long_as_the_longest_conversation(tuned, small, chats, tmp_path) -> None:
+    longest = tuned.task.data.train.longest
+    assert tuned.task.batch(0).ids.shape[1] == longest - 1 < small.config.context_length
+
+
 def test_the_loss_of_packed_conversations_is_that_of_each_alone(tuned):
     chats = tuned.task.data.train
     objective = Objective(tuned.task.decoder).eval()

@@ -22,7 +22,7 @@ from foretell.finetuning.report import REPORT, FinetuneReport, longer_advice
 from foretell.finetuning.request import RANDOM_WEIGHTS, FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import load
-from foretell.planning.estimate import DeviceMemory, total, training_memory
+from foretell.planning.estimate import DeviceMemory, activations_per_token, total, training_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import summarize
 from foretell.saved_model.layer_parts import LORA
@@ -254,6 +254,24 @@ def test_a_batch_that_does_not_fit_is_refused_before_the_first_step(
     with pytest.raises(ConfigError, match=r"3 rows of 8 tokens at once need more than .*lower training.batch_size"):
         finetune(tiny_request(review_file, tmp_path / "run", start=start))
     assert not (tmp_path / "run").exists()
+
+
+def test_micro_batches_by_memory_are_announced(
+    start: Start, review_file: Path, tmp_path: Path, finetune, monkeypatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def micro_batches(name: str, size: float, **fields: Any) -> int:
+        memory = DeviceMemory("cpu", int(size), 1, torch.float32)
+        monkeypatch.setattr("foretell.session.protocol.device_memory", lambda _: memory)
+        request = FinetuneRequest(data=review_file, out=tmp_path / name, start=start, steps=1, **fields)
+        return finetune(request).task.config.training.gradient_accumulation_steps
+
+    row = start.config.replaced(context_length=6, dropout=0.1)
+    whole = 32 * 6 * activations_per_token(row, TrainingConfig(steps=1), 4).high
+    with caplog.at_level(logging.INFO):
+        assert micro_batches("large", 17 * whole) == 1
+        assert micro_batches("small", 4.5 * whole) == 4
+    assert "with the first model; micro-batches of 8 rows of at most 6 tokens" in caplog.text
+    assert micro_batches("asked", 4.5 * whole, overrides={"training": {"gradient_accumulation_steps": 2}}) == 2
 
 
 @pytest.mark.parametrize("also_trained", [(), ("embed.**",)])

@@ -120,6 +120,24 @@ def test_lora_has_its_own_learning_rate(tmp_path: Path) -> None:
     assert rate(64, lora={}) == 5 * rate(64) == 5e-3
     assert rate(768, lora={}) > rate(768)
     assert rate(64, lora={}, training={"learning_rate": 0.25}) == 0.25
+    assert rate(576, lora={}) == pytest.approx(1e-3, rel=0.01) and rate(768) == 6.25e-5
+    assert rate(12288, lora={}) == pytest.approx(2e-4, rel=0.1)
+
+
+def test_a_large_model_keeps_its_dropout_and_learns_the_task_alone(
+    start: Start, review_file: Path, tmp_path: Path, finetune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(name: str, **fields: Any) -> Any:
+        return finetune(
+            FinetuneRequest(data=review_file, out=tmp_path / name, start=start, steps=1, **fields)
+        ).task.config
+
+    small = config("small")
+    monkeypatch.setattr("foretell.finetuning.request.SMALL_WIDTH", 16)
+    large, asked = config("large"), config("asked", dropout=0.2, lm_weight=0.25)
+    assert small.model.dropout.residual == 0.1 and small.finetuning.lm_weight == 0.5
+    assert large.model.dropout == start.config.dropout and large.finetuning.lm_weight == 0
+    assert asked.model.dropout.residual == 0.2 and asked.finetuning.lm_weight == 0.25
 
 
 def test_options_that_contradict_are_refused(start: Start, tmp_path: Path) -> None:

@@ -83,13 +83,13 @@ def test_a_lesson_points_out_what_its_source_has_wrong_or_adds(lessons, name, wo
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_a_lesson_ends_with_commands_for_the_readers_file_and_the_readme_leads_to_it(entry):
+def test_a_lesson_ends_with_commands_for_the_readers_file_and_the_page_leads_to_it(entry):
     *_, last = entry.text.split("\n## ")
     assert "n your own file\n" in last
     assert 2 <= len(re.findall(r"^\$ foretell .*(?:my\.txt|toy\.txt|\.csv|\.tsv|runs/|pairs)", last, re.MULTILINE)) <= 4
     assert last.rstrip().endswith("```")
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert not entry.alias or re.search(rf"^\| .* \| `{entry.name}` \| .*`foretell ", readme, re.MULTILINE)
+    page = (Path(__file__).parents[2] / "docs" / "lessons.md").read_text(encoding="utf-8")
+    assert not entry.alias or re.search(rf"^\| .* \| `{entry.name}` \| .*`foretell ", page, re.MULTILINE)
 
 
 def test_every_catalog_entry_has_a_lesson(lessons):

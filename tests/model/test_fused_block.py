@@ -75,7 +75,7 @@ def make(make_decoder: Callable[..., Decoder]) -> Callable[..., Decoder]:
 FUSABLE = (
     "gpt1", "gpt2", "gpt3", "llama", "mistral", "qwen3", "sinusoidal, norm after", "no positions", "no norm",
     "linear rotation", "one key head", "biases", "parallel", "half rotated", "parallel, shared norm", "smallest",
-    "toy-that-answers", "attention alone, norm after", "no residual", "olmo2",
+    "toy-that-answers", "attention alone, norm after", "no residual", "olmo2", "gemma3",
 )  # fmt: skip
 
 
@@ -88,7 +88,8 @@ def test_a_fused_block_computes_what_its_modules_do(name, threads, make):
     assert is_fused(fused)
     assert distance(read(decoder), read(fused)) < 1e-5
     decoder = decoder.bfloat16()
-    rounding = 2**-3 if name == "olmo2" else 2**-5  # norms of small updates enlarge it, by modules 2**-4 from float32
+    # norms of small updates enlarge it, by modules 2**-4 from float32
+    rounding = 2**-3 if name in ("olmo2", "gemma3") else 2**-5
     assert distance(read(decoder), read(prepare_for_generation(decoder))) < rounding
 
 

@@ -82,7 +82,7 @@ def test_a_pass_computes_what_its_modules_do(name, threads, make, started):
 
 
 @pytest.mark.parametrize(("to", "head"), [("int8", "int8"), ("int4", "int8"), ("int4", "int4")])
-@pytest.mark.parametrize("name", ["gpt2", "qwen3", "sinusoidal, norm after"])
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "gemma3", "sinusoidal, norm after"])
 def test_quantised_passes_are_computed(to, head, name, make, started):
     decoder = make(name, width=32, head_width=16, feedforward_width=64)
     quantize_decoder(decoder, make_quantization(decoder, to, head=head))
@@ -103,7 +103,7 @@ def test_odd_sizes_are_computed_and_earlier_memory_is_not_read(sizes, make):
     assert torch.equal(read(fused), expected)
 
 
-@pytest.mark.parametrize("name", ["llama", "half rotated", "sinusoidal, norm after"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "half rotated", "sinusoidal, norm after"])
 def test_positions_far_from_the_first_are_computed(name, make, started):
     decoder, passes = make(name, context_length=700), (20,) * 30 + (1,)
     assert distance(read(decoder, passes, last=1), read(prepare_for_generation(decoder), passes, last=1)) < 1e-4

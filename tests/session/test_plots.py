@@ -192,7 +192,11 @@ def test_the_picture_says_what_it_shows(run, monkeypatch):
     write_png(run.directory / "x.png", [("a", lines)], "these losses cannot be compared")
     (axes,) = figures[0].axes
     assert axes.get_title() == "these losses cannot be compared"
-    assert "validation with dots" in axes.get_ylabel()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "a, training",
+        "a, held-out",
+        "lowest: 0 at step 5",
+    ]
     assert all(tick == int(tick) for tick in axes.get_xticks())
     first, last = axes.get_xlim()
     assert 0.5 < first < 1 and 5 < last < 5.5

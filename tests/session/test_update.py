@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 
 import foretell
-from foretell.data.documents import embedded_corpus
 from foretell.errors import UsageError
-from foretell.generation.batch_generation import continue_prompt
 from foretell.insight.explain.explanation import Explanation
-from foretell.pretraining.pretrain import TextTraining
-from foretell.pretraining.request import TextRequest
 from foretell.runs.run import Run
-from foretell.session.update import explain_update, state_before
+from foretell.session.update import explain_weight
+from foretell.trainings import replay_update
 
 WEIGHT = "trunk.blocks.0.attention.value.weight"
 SMALL: Any = {"num_layers": 1, "width": 16, "num_heads": 2, "context_length": 16}
@@ -30,8 +27,7 @@ def trained(folder: Path, every: int = 1, **training: Any) -> Run:
 
 
 def update(run: Run, number: int, address: str) -> Explanation:
-    training = TextTraining(TextRequest(source=embedded_corpus, names=[], out=run.directory), continue_prompt)
-    return explain_update(state_before(training, run, number), address)
+    return explain_weight(replay_update(run, number), address)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
@@ -46,11 +42,10 @@ def test_an_update_is_that_of_the_run_and_follows_from_its_operands(tmp_path, op
         assert explanation.has_operands == (optimizer != "muon")
 
 
-def test_a_step_without_a_checkpoint_and_an_unknown_weight_are_one_line(tmp_path):
+def test_a_step_that_the_run_did_not_take_and_an_unknown_weight_are_one_line(tmp_path):
     run = trained(tmp_path, every=2, frozen=["embed.token.weight"])
     for number, address, words in (
-        (2, f"update:{WEIGHT}[0,0]", "no checkpoint before update 2; its updates 1, 3 can be shown"),
-        (9, f"update:{WEIGHT}[0,0]", "no checkpoint before update 9"),
+        (9, f"update:{WEIGHT}[0,0]", "has the updates 1 to 4, not 9"),
         (3, "update:trunk.norms.weight[0]", "near it: trunk.norm.weight"),
         (3, "update:embed.token.weight[0,0]", "frozen"),
         (3, f"update:{WEIGHT}[0,99]", "out of range"),

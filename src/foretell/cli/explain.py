@@ -11,13 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write_page
-from foretell.errors import ForetellError, UsageError
+from foretell.cli.terminal import (
+    ProgressLine,
+    note,
+    open_model,
+    print_json,
+    report,
+    results,
+    write_document,
+    write_page,
+)
+from foretell.errors import ForetellError, UsageError, counted
 
 if TYPE_CHECKING:
     from foretell.insight.readout import TaskReadout
     from foretell.language_model import LanguageModel
+    from foretell.session.run_update import UpdateView
 
+SHOWN_ROWS = 2  # of the batch of an update
 ASK = Group("What to show instead of the layers", sort_key=1)
 MORE = Group("Details", sort_key=2)
 
@@ -108,7 +119,9 @@ class TextQuestions(Questions):
     patch_from: Annotated[
         str | None, asking("The prediction with the stream of this second text, by layer and token.")
     ] = None
-    step: Annotated[int | None, detail("Of a RUN, with --value 'update:PATH[i,j]' and no text: which update.")] = None
+    step: Annotated[
+        int | None, asking("An update of a RUN, without a text: its batch, losses and changes; --value 'update:...'.")
+    ] = None
     label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
     pieces: Annotated[bool, detail("With --prediction: tokens instead of words.")] = False
 
@@ -131,7 +144,7 @@ class Question:
         answer = self.answer(loaded, text, **details)
         if self.page is not None:
             write_page(self.page, f"{loaded.name}: {answer.subject}", answer)
-        print_json(answer.to_json()) if json else results().print(str(answer))
+        print_json(answer.to_json()) if json else write_document(str(answer))
         if fault := self.fault(answer):
             raise ForetellError(fault)
 
@@ -203,7 +216,7 @@ def imported(path: str) -> Callable[..., Any]:
 
 
 QUESTIONS: dict[str, Question] = {
-    "value": Question(explain_number, {"value": "address", "of": "of", "step": "step"}, value_fault),
+    "value": Question(explain_number, {"value": "address", "of": "of"}, value_fault),
     "check": Question(
         imported("explain.textbook_check:check"), fault=lambda answer: None if answer.holds else answer.verdict
     ),
@@ -252,13 +265,13 @@ def explain(
     logit. Fine-tuned models also have task_head[c], the logit of a label or the
     number, and task_head.probabilities['a label'].
     """
-    question, details = questions.chosen()
     if questions.step is not None:
-        others = (text, file, as_task, pair, allow_special, ids, question.page, questions.of)
+        others = (text, file, as_task, pair, allow_special, ids, questions.given().keys() - {"step", "value"})
         if any(others) or options != arguments.LOADING_DEFAULTS:
             raise UsageError("--step shows one update of a run: it goes with --value and --json alone")
-        show_update(model, questions.value or "", questions.step, json)
+        show_update(model, questions.value, questions.step, json)
         return
+    question, details = questions.chosen()
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **vars(options))
     if as_task or questions.prediction or pair or (questions.value or "").startswith("task_head"):
@@ -268,23 +281,35 @@ def explain(
     question.show(loaded, text, details, json)
 
 
-def show_update(model: str, address: str, step: int, json: bool) -> None:
-    """Show the new value of a weight in one update of a run of `foretell train` on text."""
-    from foretell.data.documents import embedded_corpus
-    from foretell.generation.batch_generation import continue_prompt
+def show_update(model: str, address: str | None, step: int, json: bool) -> None:
+    """Show an update of a run, or the new value of one weight in it."""
     from foretell.insight.explain.explanation import UPDATE
-    from foretell.pretraining.pretrain import TextTraining
-    from foretell.pretraining.request import TextRequest
     from foretell.runs.run import find_run
-    from foretell.session.update import explain_update, state_before
+    from foretell.session.run_update import explain_update
+    from foretell.session.update import explain_weight
+    from foretell.trainings import replay_update
 
-    if not address.startswith(UPDATE):
-        raise UsageError(f"--step shows the update of a weight: --value '{UPDATE}PATH[i,j]'")
-    run = find_run(model)
-    if (verb := run.record().verb) != TextTraining.verb:
-        raise UsageError(f"--step is for runs of foretell {TextTraining.verb} on text; {model} is a run of {verb}")
-    request = TextRequest(source=embedded_corpus, names=[], out=run.directory)
-    answer = explain_update(state_before(TextTraining(request, continue_prompt), run, step), address)
+    if address is not None and not address.startswith(UPDATE):
+        raise UsageError(f"--step shows an update, or the update of a weight: --value '{UPDATE}PATH[i,j]'")
+    before = replay_update(find_run(model), step)
+    if address is None:
+        show_whole_update(explain_update(before), json)
+        return
+    answer = explain_weight(before, address)
     report(answer, json)
     if fault := value_fault(answer):
         raise ForetellError(fault)
+
+
+def show_whole_update(view: UpdateView, json: bool) -> None:
+    """Show an update and the first rows of its batch."""
+    from foretell.cli.train import show_row
+
+    report(view, json)
+    for index, row in enumerate([] if json else view.rows[:SHOWN_ROWS]):
+        if row.tokens:
+            mean = "no targets" if row.loss is None else f"loss {row.loss:.3f}"
+            results().print(f"\nrow {index}: {counted(len(row.tokens), 'token')}, {mean}", style="bold")
+            show_row(results(), row)
+    if (more := len(view.rows) - SHOWN_ROWS) > 0 and not json:
+        results().print(f"\n{counted(more, 'more row')}: --json has all", style="dim")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import note, print_json, results, write_page
+from foretell.cli.terminal import WIDTH, ProgressLine, note, print_json, results, write_document, write_page
 from foretell.errors import LessonError, UsageError
-from foretell.lessons.registry import ENTRIES, LessonEntry, find_lesson, make_lesson
+from foretell.lessons.registry import ENTRIES, EXERCISES, LessonEntry, find_lesson, make_lesson
 from foretell.storage.files import check_target, check_writable
 
 if TYPE_CHECKING:
+    from foretell.lessons.exercise import Exercise
     from foretell.lessons.lesson import Lesson, LessonReport
     from foretell.lessons.translation import LiveTranslation
 
@@ -25,6 +28,7 @@ def lesson(
     /,
     *,
     check: Annotated[bool, Parameter(help="Check the figures of one lesson or of all.")] = False,
+    exercise: Annotated[int | None, Parameter(help="Ask exercise 1, 2 or 3, and check the answer.")] = None,
     html: Annotated[arguments.Output, Parameter(help="Write the lesson as a page.")] = None,
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.")] = None,
     at: Annotated[int | None, Parameter(help="gpt2: one more position to show.")] = None,
@@ -41,13 +45,16 @@ def lesson(
 ) -> None:
     """How a decoder works, in short lessons with every number shown.
 
-    --check compares the computed figures with those that the sources print; exit code 1 if one differs.
+    --check compares the computed figures with those that the sources print; exit code 1 if one differs. --exercise
+    prints a question and reads the answer from standard input.
     """
     values = {"weights": weights, "at": at, "seed": seed, "model": model, "ask": ask, "out": out}
     given = {option: value is not None for option, value in values.items()}
     given |= {"break": break_, "open": open_page}
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
     refuse_other_lessons_options(name, entries, [option for option, is_given in given.items() if is_given], check)
+    if exercise is not None:
+        refuse_with_exercise(exercise, name, {"check": check, "html": html is not None, **given})
     if check and (shown_only := [option for option in SHOWN_ONLY if given[option]]):
         raise UsageError(f"--check covers everything; leave out --{shown_only[0]}, which only changes what is shown")
     if html is not None and (check or json or name is None):
@@ -63,7 +70,8 @@ def lesson(
         check_target(html, overwrite=overwrite)
     if out is not None:
         check_writable(out)
-    note("computing ...")
+    if not check:
+        note("computing ...")
     options = {
         "gpt2": {"weights": weights, "at": at},
         "toy": {"seed": seed, "question": ask},
@@ -74,9 +82,33 @@ def lesson(
         check_lessons(entries, options, json)
     else:
         made = make_lesson(entries[0].name, **options.get(entries[0].name, {}))
+        if exercise is not None:
+            ask_exercise(made.exercises()[exercise - 1], json)
+            return
         show(entries[0], made, html, json)
         if out is not None or open_page:
             save_trained(made, Path("runs", made.name) if out is None else out, open_page)
+
+
+def refuse_with_exercise(exercise: int, name: str | None, given: dict[str, bool]) -> None:
+    """Raise a `UsageError` for an exercise that does not exist, or an option that has no effect on one."""
+    if not 1 <= exercise <= EXERCISES or name is None:
+        raise UsageError(f"--exercise {exercise}: a lesson has {EXERCISES}: foretell lesson smallest --exercise 1")
+    if without_effect := [option for option in ("check", "html", *SHOWN_ONLY) if given[option]]:
+        raise UsageError(f"--exercise asks one question; leave out --{without_effect[0]}, which has no effect on it")
+
+
+def ask_exercise(exercise: Exercise, json: bool) -> None:
+    """Print the question, read an answer from standard input, and print whether it is right."""
+    if not json:
+        write_document(textwrap.fill(exercise.question, WIDTH))
+    reply = sys.stdin.readline().strip() if sys.stdin is not None else ""
+    if not reply:
+        raise UsageError("no answer on standard input: type a number or a word, or pipe it: echo 0.5 | foretell ...")
+    if json:
+        print_json(exercise.to_json(reply))
+    else:
+        write_document(textwrap.fill(exercise.verdict(reply), WIDTH, subsequent_indent="  "))
 
 
 def save_trained(made: Lesson, out: Path, open_page: bool) -> None:
@@ -133,14 +165,16 @@ def show(entry: LessonEntry, made: Lesson, html: Path | None, json: bool) -> Non
     elif json:
         print_json({**describe(entry), "text": str(made)})
     else:
-        results().print(str(made))
+        write_document(str(made))
 
 
 def check_lessons(entries: list[LessonEntry], options: dict[str, dict[str, Any]], json: bool) -> None:
     """Check the lessons with their options, and print the reports; a wrong figure is a `LessonError`."""
     reports = []
-    for entry in entries:
-        reports.append(make_lesson(entry.name, **options.get(entry.name, {})).report())
+    for index, entry in enumerate(entries, start=1):
+        with ProgressLine("computing") as progress:
+            progress.show(f"{entry.name}, {index} of {len(entries)}")
+            reports.append(make_lesson(entry.name, **options.get(entry.name, {})).report())
         if not json:
             show_report(reports[-1])
     if json:

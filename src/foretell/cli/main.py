@@ -20,7 +20,7 @@ from foretell.cli.arguments import read_whole_numbers
 from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.help import HelpInColumns
 from foretell.cli.path_arguments import prepare_paths
-from foretell.cli.terminal import fail, library_notes_on_stderr
+from foretell.cli.terminal import fail, library_notes_on_stderr, write
 from foretell.cli.training_verbs import RunOptions
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_signal, hangup_signals
@@ -31,28 +31,30 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 MAY_BE_EMPTY = {"--separator", "--system", "--sample-prompt", "--token", "--against", "--pair", "--target"}  # texts
 
-LEARN, ASK, LOOK, MAKE = (
-    Group(name, sort_key=index) for index, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
+START, TRAIN, ASK, LOOK, FILES = (
+    Group(name, sort_key=index) for index, name in enumerate(("Start", "Train", "Ask", "Look inside", "Files"), start=1)
 )
 # Not "Examples:", which cyclopts would treat as a section of a docstring and hide
 HELP = """A decoder (GPT) that you can see through.
 
-For example:
+    foretell demo                          the first five minutes
 
-    foretell demo                                   the first five minutes
-    foretell train my.txt                           train on your own text
-    foretell next primer "The return value of the"  what comes next?
-    foretell generate runs/my "Once upon a time"    let it write
+    foretell lesson smallest               how it works, every number shown
+    foretell train my.txt --minutes 5      a model of your own text
+    foretell finetune primer reviews.csv   labels or numbers for your texts
+    foretell explain primer "The cat sat"  look inside a prediction
+    foretell serve primer --open           in a browser, and for programs
 
-A MODEL is a path, the name of a run in ./runs, `primer` (part of the package),
-or hub:owner/name[@revision] (downloaded).
+A MODEL is a path (a saved model, a Hugging Face folder or a GGUF file), the name
+of a run in ./runs, `primer` or `almanac` (parts of the package), `ollama:NAME`, or
+`hub:owner/name[@revision]` (downloaded).
 """
 VERBS = {  # verb: (group, summary, function)
-    "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
-    "lesson": (LEARN, "How a decoder works, with every number shown.", "foretell.cli.lesson:lesson"),
-    "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
-    "runs": (LEARN, "List runs, or compare several.", "foretell.cli.runs:runs"),
-    "finetune": (LEARN, "Train a model for a task on labelled texts.", "foretell.cli.finetune:finetune"),
+    "demo": (START, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
+    "lesson": (START, "How a decoder works, with every number shown.", "foretell.cli.lesson:lesson"),
+    "train": (TRAIN, "Train a decoder on text.", "foretell.cli.train:train"),
+    "runs": (TRAIN, "List runs, or compare several.", "foretell.cli.runs:runs"),
+    "finetune": (TRAIN, "Train a model for a task on labelled texts.", "foretell.cli.finetune:finetune"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "chat": (ASK, "Talk with a model.", "foretell.cli.chat:chat"),
     "next": (ASK, "The most likely next tokens with their probabilities.", "foretell.cli.query:next_verb"),
@@ -64,13 +66,13 @@ VERBS = {  # verb: (group, summary, function)
     "embed": (ASK, "The embedding vector of a text.", "foretell.cli.query:embed"),
     "serve": (ASK, "Serve models to programs, with OpenAI's protocol.", "foretell.cli.serve:serve"),
     "info": (LOOK, "Paths, shapes and sizes of weights; trace names; cost.", "foretell.cli.info:info"),
-    "plan": (LOOK, "What a training will need, and a generation.", "foretell.cli.plan:plan"),
+    "plan": (TRAIN, "What a training will need, and a generation.", "foretell.cli.plan:plan"),
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
-    "warm": (MAKE, "Compile the kernels that a model generates with.", "foretell.cli.info:warm"),
-    "convert": (MAKE, "Write a model with integer weights or for other programs.", "foretell.cli.convert:convert"),
-    "push": (MAKE, "Write a model to the Hugging Face Hub, with a model card.", "foretell.cli.convert:push"),
+    "warm": (FILES, "Compile the kernels that a model generates with.", "foretell.cli.info:warm"),
+    "convert": (FILES, "Write a model with integer weights or for other programs.", "foretell.cli.convert:convert"),
+    "push": (FILES, "Write a model to the Hugging Face Hub, with a model card.", "foretell.cli.convert:push"),
 }
 
 
@@ -91,7 +93,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
         # A summary replaces the docstring, which the overview could not show without importing the verb
         chosen = choose_function(verb, function, asked) if verb in asked[:1] else function
         app.command(chosen, name=verb, group=group, help=None if verb in asked[:1] else summary)
-    tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK)
+    tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=TRAIN)
     summary = None if list(asked[:2]) == ["tokenizer", "train"] else "Make a tokenizer from text."
     tokenizer.command("foretell.cli.tokenize:train_tokenizer", name="train", help=summary)
     app.command(tokenizer)
@@ -137,6 +139,9 @@ def open_missing_streams() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command; returns 0 (success), 1 (failure), 2 (usage), 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP)."""
     try:
+        if not arguments:
+            write(f"{HELP}\n`foretell --help` lists all commands.")
+            return 0
         words = rewrite(arguments)
         app = make_app(arguments)
         if "" in words or any(word.endswith("=") for word in words):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli import arguments
-from foretell.cli.terminal import ProgressLine, open_model, print_json, report, show_tokens, write
+from foretell.cli.terminal import ProgressLine, open_model, print_json, report, show_tokens, write_document
 from foretell.errors import ForetellError, UsageError, check_count
 
 
@@ -45,7 +45,7 @@ def next_verb(
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]
     answers = next_tokens(loaded, text, top, positions)
     values = [answer.to_json() for answer in answers]
-    print_json(values if every else values[0]) if json else write(str(answers))
+    print_json(values if every else values[0]) if json else write_document(str(answers))
 
 
 def score(
@@ -72,7 +72,7 @@ def score(
     from foretell.typesetting.text import document_text
 
     result = score_text(loaded, text)
-    print_json(result.to_json()) if json else write(document_text(result.document(len(result.tokens))))
+    print_json(result.to_json()) if json else write_document(document_text(result.document(len(result.tokens))))
 
 
 def embed(

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError, counted
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 WIDTH = 78
 BEGINNING = re.compile(r"^\S+ {2,}")  # the beginning of a line of the log: `size        small, ...`
+STYLES = {  # of a document on a terminal: its titles, its rules, and bars by their length
+    r"(?m)^\S.*(?=\n[═─]+$)": "bold",
+    r"(?m)^[═─]+( +[═─]+)*$": "dim",
+    r"(?<!█)█{1,3}(?!█)": "dim cyan",
+    r"(?<!█)█{4,7}(?!█)": "cyan",
+    r"█{8,}": "bold cyan",
+}
 # Control characters except line feed and tab, and characters that reorder or hide text (Unicode Standard Annex 9)
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -122,6 +130,16 @@ def write(text: str, end: str = "\n") -> None:
     print(visible(text) if results().is_terminal else text, end=end, flush=True)
 
 
+def write_document(text: str) -> None:
+    """Write a document to stdout; on a terminal with colours, titles are bold, rules dim, and long bars stronger."""
+    if not results().is_terminal:
+        return write(text)
+    shown = Text(text)
+    for pattern, style in STYLES.items():
+        shown.highlight_regex(pattern, style)
+    return results().print(shown)
+
+
 class Reportable(Protocol):
     """A result whose `str` is its document as text."""
 
@@ -130,7 +148,7 @@ class Reportable(Protocol):
 
 def report(result: Reportable, json: bool) -> None:
     """Print a result as JSON, or as its document."""
-    print_json(result.to_json()) if json else write(str(result))
+    print_json(result.to_json()) if json else write_document(str(result))
 
 
 def write_page(path: Path, title: str, result: Shown) -> None:

@@ -65,6 +65,10 @@ class ChatTask(Task):
     def batch(self, step: int) -> Batch:
         return self.train.batch(step, self.config.training.batch_size)
 
+    def row_as_text(self, row: Batch, step: int, index: int) -> ReplayedRow:
+        assert isinstance(self.objective, Objective)
+        return learned_rows(self.objective, row, self.tokenizer)[0]
+
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss on held-out answers, in nats per token."""
         if not len(self.held_out):
@@ -105,21 +109,27 @@ class ChatTask(Task):
 
 
 def row_batches(data: DataConfig, rows: RowStream, context_length: int, seed: int = 0) -> RowBatches:
-    """Arrange conversations in batches, packed unless `packing` is false."""
+    """Arrange conversations in batches, packed unless `packing` is false into rows as long as the longest of them."""
     if data.packing is False:
         return PaddedRows(rows, seed, ORDER)
-    return PackedRows(rows, context_length, seed, ORDER)
+    return PackedRows(rows, min(context_length, max(1, rows.longest - 1)), seed, ORDER)
 
 
 @torch.no_grad()
 def replay_batch(decoder: Decoder, batch: Batch, tokenizer: Tokenizer) -> list[ReplayedRow]:
-    """The first rows of a batch without padding, with evaluation-mode losses of the learned tokens.
+    """The first rows of a batch, with evaluation-mode losses of the learned tokens."""
+    was_training = decoder.training
+    rows = learned_rows(Objective(decoder.eval()), batch.rows(0, SHOWN_ROWS), tokenizer)
+    decoder.train(was_training)
+    return rows
+
+
+def learned_rows(objective: Objective, part: Batch, tokenizer: Tokenizer) -> list[ReplayedRow]:
+    """The rows of a batch without padding, with the losses of the learned tokens.
 
     A row's last target is left out if it is not learned, because it may be padding.
     """
-    part, was_training = batch.rows(0, SHOWN_ROWS), decoder.training
-    losses = Objective(decoder.eval()).token_losses(part).cpu()  # (B, T)
-    decoder.train(was_training)
+    losses = objective.token_losses(part).cpu()  # (B, T)
     part = part.to("cpu")
     assert part.lengths is not None, "batches of rows have lengths"
     counts = [int(part.lengths[row]) + int(part.loss_weights[row, -1] > 0) for row in range(len(part))]

@@ -18,7 +18,7 @@ from foretell.finetuning.chat_data import ChatData, EncodedConversation, encode_
 from foretell.finetuning.chat_task import ChatConfig, ChatTask, row_batches
 from foretell.finetuning.conversations import ConversationReader
 from foretell.finetuning.kinds import ChatOptions
-from foretell.finetuning.request import FEWEST_STEPS
+from foretell.finetuning.request import FEWEST_STEPS, LORA
 from foretell.finetuning.split import count_repeated
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
@@ -109,7 +109,8 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         checked = make_section(TrainingConfig, {"steps": 1, **DEFAULTS, **given}, "training")
         steps = given.get("steps") or steps or max(1, math.ceil(epochs * rows / checked.batch_size))
         often = max(1, int(steps) // 10)
-        learning_rate = LEARNING_RATES[model.width >= SMALL_WIDTH]
+        is_large = model.width >= SMALL_WIDTH
+        learning_rate = LORA.rate(model.width) if is_large and "lora" in request.overrides else LEARNING_RATES[is_large]
         chosen = {**DEFAULTS, "learning_rate": learning_rate, "steps": steps, "warmup_steps": min(50, often)}
         chosen |= {"evaluate_every": often, "checkpoint_every": often, "sample_every": 2 * often}
         return ChatConfig(

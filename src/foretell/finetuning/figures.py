@@ -139,7 +139,7 @@ def draw_calibration(axes: Any, calibration: dict[str, Any]) -> None:
     bins = calibration["bins"]
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="calibrated")
     confidence, accuracy = [each["confidence"] for each in bins], [each["accuracy"] for each in bins]
-    axes.plot(confidence, accuracy, "o-", color="C0", label="model")
+    axes.plot(confidence, accuracy, "o-", color="C0", label="model, with the number of examples")
     for each in bins:
         axes.annotate(
             f"{each['examples']:,}",

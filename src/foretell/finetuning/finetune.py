@@ -7,20 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from foretell.data.memory import write_rows
 from foretell.errors import counted
 from foretell.finetuning.figures import describe_figures
-from foretell.finetuning.head import with_head
+from foretell.finetuning.head import head_of, with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
+from foretell.finetuning.probe import fit_probe
 from foretell.finetuning.report import REPORT, compared, write_report
 from foretell.finetuning.request import FinetuneRequest, command_words, untrained
 from foretell.finetuning.settings import Columns, FinetuneConfig
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tfidf import tuned_baseline
-from foretell.finetuning.tuning import TunedTraining, with_updates
+from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
@@ -31,6 +33,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.start import Start
 from foretell.session.state import SessionState
 from foretell.storage.files import read_json
+from foretell.system.device import choose_device, choose_training_dtype
 from foretell.text import Tokenizer
 
 KEPT_ROWS = "rows.jsonl"  # the run's copy of a table in memory
@@ -44,6 +47,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     verb = "finetune"
     encoded: TaskData | None = None
     new_start: Start | None = None
+    probe: Tensor | None = None  # the first weights of the head (C, D)
     baseline: dict[str, Any]
 
     def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
@@ -87,7 +91,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
         request, start, head = self.request, self.start_of(data), data.settings
-        model = start.config.replaced(**{"dropout": request.recipe.dropout, **request.section("model")})
+        dropout = {} if request.recipe.dropout is None else {"dropout": request.recipe.dropout}
+        model = start.config.replaced(**(dropout | request.section("model")))
         tokens = choose_tokens(start.tokenizer, head.pool, has_delimiter=kind_of(head).reader.form.fewest > 1)
         return FinetuneConfig(
             model=model,
@@ -120,7 +125,25 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         start = start or untrained(type(kind_of(data.settings)), data.train, config.training.seed, shape=config.model)
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
-        return with_updates(with_head(untuned, config.head, config.training.seed), config.lora, config.training.seed)
+        model = with_head(untuned, config.head, config.training.seed)
+        if config.model.width >= SMALL_WIDTH:
+            self.start_head(config, data, model)
+        return with_updates(model, config.lora, config.training.seed)
+
+    def start_head(self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel) -> None:
+        """Set the first weights of the head to a probe's, which is computed once, if the kind has one."""
+        head, device = head_of(model), choose_device(self.request.device)
+        examples = self.encode(config, data, model.tokenizer).train
+        if head.task.regression_targets([examples[0].target]) is None:
+            return
+        if self.probe is None:
+            logger.info(
+                f"head        starts from a ridge regression on the model's vectors of {len(examples):,} examples"
+            )
+            decoder, dtype = model.decoder.to(device), choose_training_dtype(self.request.dtype, device)
+            self.probe = fit_probe(decoder, head, examples, config.training.seed, dtype)
+        with torch.no_grad():
+            head.linear.weight.copy_(self.probe)
 
     def make_task(self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel) -> FinetuneTask:
         config = config.model_copy(update={"model": model.config})  # includes the rows of new tokens

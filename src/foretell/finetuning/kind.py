@@ -85,6 +85,10 @@ class Kind(ABC):
         if tuning.class_weights != "none" and not self.settings.labels:
             raise UsageError(f"--class-weights {tuning.class_weights} needs labels, which --task {task} lacks")
 
+    def regression_targets(self, targets: Sequence[Target]) -> np.ndarray | None:
+        """Numbers (N, C) that a linear regression on vectors (N, D) learns; None without a vector per example."""
+        return None
+
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
         """The weight of each training example in the loss (N,); their mean is 1."""
         return np.ones(len(examples))

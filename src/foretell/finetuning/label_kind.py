@@ -93,6 +93,11 @@ class LabelKind(Kind):
         (label,) = example.labels
         return (label_index(label, self.settings.labels, example.where),)
 
+    def regression_targets(self, targets: Sequence[Target]) -> np.ndarray | None:
+        """1 for the label of each example, centered over the labels; None for the answers of a choice."""
+        count = len(self.settings.labels)
+        return np.eye(count)[indices_of(targets)] - 1 / count if count else None
+
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
         """With `balanced`, all classes have the same total weight."""
         if class_weights == "none":

@@ -75,6 +75,9 @@ class NumberKind(Kind):
     def target(self, example: Example) -> Target:
         return ((number_of(example) - self.settings.mean) / self.settings.deviation,)
 
+    def regression_targets(self, targets: Sequence[Target]) -> np.ndarray | None:
+        return np.array(targets)
+
     def describe_targets(self, targets: Sequence[Target]) -> str:
         return f"a number, mean {self.settings.mean:.4g}, deviation {self.settings.deviation:.4g}"
 

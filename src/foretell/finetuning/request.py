@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ from foretell.session.request import TrainingRequest
 from foretell.session.start import Start
 from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer
 
+GPT1_WIDTH = 768
 BATCH_SIZE = 32  # Radford et al. 2018, section 4.1
 WARMUP_SHARE = 0.002  # share of the steps, as in the paper
 EVALUATIONS_PER_EPOCH = 2
@@ -45,19 +46,25 @@ SPECIAL_TOKENS = 8  # an upper bound of the special tokens in an input format
 
 @dataclass(frozen=True)
 class TuningRecipe:
-    """Defaults of the epochs, of `model.dropout`, and of fields of `TuningSettings` and `TrainingConfig`.
+    """Defaults of epochs, batch, `model.dropout`, and of fields of `TuningSettings` and `TrainingConfig`.
 
-    learning_rate: for models of width SMALL_WIDTH or more. small_factor: multiplies the kind's learning rate for
-    smaller models. word_dropout: for kinds that support it.
+    learning_rate: for a width of GPT1_WIDTH; larger models have smaller ones, in proportion to 1 / sqrt(width).
+    small_factor: multiplies the kind's learning rate for models below SMALL_WIDTH. word_dropout: for kinds that support
+    it.
     """
 
     epochs: float = 3.0
-    dropout: float = 0.1
+    batch_size: int = BATCH_SIZE
+    dropout: float | None = 0.1  # None: the model's own
     learning_rate: float = 6.25e-5
     small_factor: float = 1.0
     word_dropout: float = 0.0
     weight_decay: float = 0.01
     tuning: Mapping[str, Any] = field(default_factory=dict)
+
+    def rate(self, width: int) -> float:
+        """The learning rate of a model of width SMALL_WIDTH or more."""
+        return float(f"{self.learning_rate * (GPT1_WIDTH / width) ** 0.5:.3g}")
 
     def steps(self, per_epoch: int) -> int:
         return max(FEWEST_STEPS, round(self.epochs * per_epoch))
@@ -66,7 +73,7 @@ class TuningRecipe:
         """Fields of `TrainingConfig` for a model of this width. per_epoch: the steps per epoch."""
         every = max(1, per_epoch // EVALUATIONS_PER_EPOCH, steps // MOST_EVALUATIONS)
         return {
-            "learning_rate": self.learning_rate if width >= SMALL_WIDTH else self.small_factor * kind.learning_rate,
+            "learning_rate": self.rate(width) if width >= SMALL_WIDTH else self.small_factor * kind.learning_rate,
             "schedule": "linear",
             "final_learning_rate_share": 0.0,
             "warmup_steps": max(1, round(WARMUP_SHARE * steps)),
@@ -80,7 +87,11 @@ class TuningRecipe:
 
 
 GPT1 = TuningRecipe()  # Radford et al. 2018, section 4.1; the learning rate of small models and the pool are measured
-LORA = TuningRecipe(learning_rate=2e-4, small_factor=5.0)  # Hu et al. 2021, appendix D.3; the factor is measured
+# 1e-3 is measured at width 576, and gives Hu et al.'s 2e-4 at GPT-3's 12,288 (appendix D.3); the factor is measured
+LORA = TuningRecipe(learning_rate=8.7e-4, small_factor=5.0)
+# A model of SMALL_WIDTH or more knows its language: dropout that it was not trained with raises its loss, and language
+# modelling takes most of the time and of the clipped gradient
+PRETRAINED: dict[str, Any] = {"batch_size": 16, "dropout": None, "tuning": {"lm_weight": 0.0, "head_dropout": 0.0}}
 # Word dropout and dropout keep a new model from memorising the examples
 RANDOM_WEIGHTS = TuningRecipe(
     epochs=6.0, dropout=0.3, word_dropout=0.3, weight_decay=0.1, tuning={"lm_weight": 0.0, "head_dropout": 0.3}
@@ -144,7 +155,9 @@ class FinetuneRequest(HeadOptions, TrainingRequest):
         """The defaults for options that are not given."""
         if self.is_from_scratch:
             return RANDOM_WEIGHTS
-        return LORA if "lora" in self.overrides else GPT1
+        recipe = LORA if "lora" in self.overrides else GPT1
+        is_large = self.start is not None and self.start.config.width >= SMALL_WIDTH
+        return replace(recipe, **PRETRAINED) if is_large else recipe
 
     def tuning(self) -> TuningSettings:
         """The settings, with the recipe's defaults."""
@@ -175,7 +188,7 @@ class FinetuneRequest(HeadOptions, TrainingRequest):
     def training_config(self, examples: int, width: int, steps: int | None, has_dev: bool) -> TrainingConfig:
         """The settings of the training; by default the paper's."""
         given = self.section("training")
-        checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
+        checked = make_section(TrainingConfig, {"steps": 1, "batch_size": self.recipe.batch_size, **given}, "training")
         batch_size = min(checked.batch_size, examples)
         per_epoch = examples // batch_size
         by_epochs = max(1, round(self.epochs * per_epoch)) if self.epochs else self.recipe.steps(per_epoch)

@@ -18,6 +18,7 @@ from foretell.config.section import make_section
 from foretell.data.data_use import DataUse
 from foretell.data.table import Table, open_table
 from foretell.evaluation.material import table_rows
+from foretell.evaluation.replayed_row import ReplayedRow, ReplayedToken
 from foretell.finetuning.examples import SAMPLED, Example, check_columns, columns_by_cells
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
@@ -143,6 +144,25 @@ class FinetuneTask(Task):
             keys = (stream_key("words", self.config.training.seed, step, row) for row in range(len(examples)))
             examples = [without_words(each, rate, key, self.kept) for each, key in zip(examples, keys, strict=True)]
         return make_task_batch(examples, self.weights[indices].tolist())
+
+    def row_as_text(self, row: TaskBatch, step: int, index: int) -> ReplayedRow:
+        """The sequences, with losses if language modelling is learned too, and the target with the task's loss."""
+        assert isinstance(self.objective, TaskObjective)
+        objective, decode = self.objective, self.tuned.tokenizer.decode
+        outputs, hidden = objective.outputs(row)
+        ids, lengths = row.ids.flatten(0, 1), row.lengths.flatten().tolist()  # (K, T)
+        learned = objective.language_modelling.losses(hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        losses = learned.view(len(ids), -1).tolist()
+        tokens = [
+            ReplayedToken(each, decode([each]), losses[k][t - 1] if t and objective.lm_weight > 0 else None, k)
+            for k, length in enumerate(lengths)
+            for t, each in enumerate(ids[k, :length].tolist())
+        ]
+        loss = objective.kind.losses(outputs.float(), row, objective.label_smoothing)
+        labels = self.head.settings.labels
+        targets = row.targets[0, : max(1, int((row.positions >= 0).sum()))].tolist()
+        answer = " ".join(labels[int(each)] if labels else f"{each:g}" for each in targets)
+        return ReplayedRow(None, [*tokens, ReplayedToken(-1, f" → {answer}", float(loss), len(lengths))])
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """Figures on the held-out examples; the first selects the best checkpoint."""

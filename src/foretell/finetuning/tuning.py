@@ -10,17 +10,22 @@ from typing import Any
 import torch
 
 from foretell.config.model import ModelConfig
+from foretell.config.training import TrainingConfig
 from foretell.config.weight_shapes import weight_shapes
-from foretell.errors import UsageError
+from foretell.errors import UsageError, counted
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
+from foretell.planning import estimate
+from foretell.planning.estimate import DeviceMemory
 from foretell.runs.record import RunRecord
 from foretell.saved_model.layer_parts import LORA, add_adapters
 from foretell.session.declaration import AnyRequest, AnyTask, ChosenConfig, Machine, Training
 from foretell.session.fit import Footprint
 from foretell.session.start import Start
+from foretell.typesetting.numbers import format_bytes
 
+ACTIVATIONS = 1 / 16  # the share of the memory; on a CPU larger micro-batches are not faster
 SMALL_WIDTH = 512  # narrower models have a larger default learning rate
 
 
@@ -52,11 +57,20 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         return config.training.steps
 
     def choose(self, data: Any, machine: Machine) -> ChosenConfig:
-        config, reasons = self.configure(data), []
-        most = self.most_steps(config)
+        """The configuration, with micro-batches by memory unless their number is given."""
+        config = self.configure(data)
+        given = self.request.section("training").get("gradient_accumulation_steps")
+        count, memory = micro_batches(self.footprint(config, data), config.training, machine.memory)
+        reasons = [] if given else [memory]
+
+        def divided(config: Any) -> Any:
+            training = config.training.model_copy(update={"gradient_accumulation_steps": given or count})
+            return config.model_copy(update={"training": training})
+
+        config, most = divided(config), self.most_steps(config)
         if self.request.minutes is not None:
             steps, why = self.timed_steps(config, data, machine, most)
-            config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
+            config, reasons = divided(self.configure(data, steps)), [f"steps       {steps:,}: {why}", *reasons]
         return ChosenConfig(config, self.start_of(data).name, reasons, self.recorded(data), most)
 
     def words_to_extend(self, record: RunRecord, run: str) -> list[str]:
@@ -71,6 +85,26 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
 
     def load_model(self, directory: Path, device: torch.device) -> LanguageModel:
         return load_model(directory, device, for_training=True)
+
+
+def micro_batches(footprint: Footprint, training: TrainingConfig, memory: DeviceMemory) -> tuple[int, str]:
+    """The smallest number of micro-batches whose activations take at most ACTIVATIONS of the memory, and a log line.
+
+    The line has the memory of the training and of the model that it starts from.
+    """
+    shapes, row, rows, frozen = footprint
+    needed = {"batch_size": rows or training.batch_size, "frozen": (*training.frozen, *frozen)}
+    for count in (1, *estimate.accumulations(training, memory)):
+        divided = training.model_copy(update={**needed, "gradient_accumulation_steps": count})
+        parts = estimate.training_memory(row, shapes, divided, memory)
+        if parts["activations"].high <= ACTIVATIONS * memory.size:
+            break
+    total = estimate.total(parts) + parts["weights"]
+    together = counted(estimate.rows_at_once(divided, memory.processes), "row")
+    return count, (
+        f"memory      {format_bytes(total.low)} to {format_bytes(total.high)} with the first model; micro-batches of "
+        f"{together} of at most {row.context_length:,} tokens"
+    )
 
 
 def with_updates(model: LanguageModel, lora: LoRAConfig | None, seed: int) -> LanguageModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ MOST_PANELS = 6
 HISTORY = 3  # shown history, in horizons
 FEWEST_SHOWN = 24  # fewest shown values of history
 MEDIAN, FANS = "#9a3412", ("#fed7aa", "#fdba74", "#fb923c", "#f97316")  # wide to narrow
-TICKS = 6
+TICKS = 8
 
 
 def draw_forecasts(
@@ -133,14 +133,13 @@ def draw_forecasts(
 
 
 def choose_ticks(first: int, last: int, timeline: Timeline) -> list[int]:
-    """The indices of about TICKS values, at round numbers if the times are numbers."""
-    if timeline.unit == "number":
-        numbers = {int(timeline.text(index)): index for index in range(first, last + 1)}
-        extent = max(numbers) - min(numbers)
-        step = next(
-            factor * 10**power for power in range(20) for factor in (1, 2, 5) if factor * 10**power * TICKS >= extent
-        )
-        ticks = [index for number, index in numbers.items() if number % step == 0]
+    """The indices of about TICKS values, at round numbers and at whole quarters or years of months."""
+    if timeline.unit in ("number", "month"):
+        ordinals = {timeline.first + index * timeline.step: index for index in range(first, last + 1)}
+        decades = (factor * 10**power for power in range(20) for factor in (1, 2, 5))
+        steps = chain((1, 3, 6), (12 * years for years in decades)) if timeline.unit == "month" else decades
+        step = next(step for step in steps if step * TICKS >= max(ordinals) - min(ordinals))
+        ticks = [index for ordinal, index in ordinals.items() if ordinal % step == 0]  # months count from January 1970
         if len(ticks) > 1:
             return ticks
     return np.linspace(first, last, TICKS).round().astype(int).tolist()

@@ -17,6 +17,7 @@ from foretell.data.data_use import DataUse
 from foretell.errors import DataError
 from foretell.evaluation.loss import describe_first_loss, evaluate, first_loss
 from foretell.evaluation.material import VALUES
+from foretell.evaluation.replayed_row import ReplayedRow, ReplayedToken
 from foretell.forecasting.calibration import Calibration, HeldOut, calibrate, choose_combination
 from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
@@ -116,6 +117,19 @@ class ForecastTask(Task):
 
     def batch(self, step: int) -> Batch:
         return self.source.batch(step)
+
+    def row_as_text(self, row: Batch, step: int, index: int) -> ReplayedRow:
+        """The values in standard deviations of the context, with the losses of those after it."""
+        assert isinstance(self.objective, Objective)
+        losses = [None, *self.objective.token_losses(row)[0].tolist()]
+        ids = [int(row.ids[0, 0]), *row.targets[0].tolist()]
+        is_learned = [False, *(row.loss_weights[0] > 0).tolist()]
+        count = max([1, *(place + 1 for place, learned in enumerate(is_learned) if learned)])
+        tokens = [
+            ReplayedToken(each, f" {self.codec.centers[each]:+.2f}", loss if learned else None, None)
+            for each, loss, learned in zip(ids[:count], losses, is_learned, strict=False)
+        ]
+        return ReplayedRow(None, tokens)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss on the held-out values of an evenly spread selection of series."""

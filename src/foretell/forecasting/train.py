@@ -298,3 +298,8 @@ def describe_rounding(series: Sequence[Series], config: ForecastConfig, seasons:
     if cost is None:
         return "rounding to them cannot be compared, no seasonal error"
     return f"rounding alone costs {cost:.3f} MASE"
+
+
+def resuming(out: Path) -> ForecastTraining:
+    """The training that can resume a run."""
+    return ForecastTraining(ForecastRequest(out=out))

@@ -12,6 +12,7 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.config.section import make_section
 from foretell.insight.trace import Trace
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import (
     FigureCheck,
     Lesson,
@@ -109,6 +110,17 @@ class AggregationLesson(Lesson):
                 for distance, *sizes in zip(DISTANCES, *self.gradients.values(), strict=True)
             ],
         }
+
+    def solutions(self) -> list[Exercise]:
+        weights = np.array([1, 2, 3])
+        mean = float(self.masked_sums[-1, 0]) / len(H)
+        second = " + ".join(f"{weight} · ({entry})" for weight, entry in zip(weights, H[:, 1], strict=True))
+        first = " + ".join(f"1/3 · {entry}" for entry in H[:, 0])
+        return [
+            Exercise(int((weights @ H)[1]), second, "the second column of H"),
+            Exercise(mean, first, "equal scores give equal weights, which sum to 1"),
+            Exercise(series(HORIZON + 1, WINDOW)[-1], "3 - 1", "the series turns at 3"),
+        ]
 
     def checks(self) -> list[FigureCheck]:
         return [

@@ -26,6 +26,7 @@ from foretell.lessons.algorithms_decoder import (
     sampler_probabilities,
     x,
 )
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, near, printed, same
 from foretell.model.attention import hide
 from foretell.model.mask import Mask
@@ -178,6 +179,16 @@ class AlgorithmsLesson(Lesson):
             *self.check_inference(),
             *check_models(),
             *check_listings(self.document()),
+        ]
+
+    def solutions(self) -> list[Exercise]:
+        p, score, width = self.residual[-1], self.dot_products[-1], len(QUERY)
+        hidden = int((~attention.unidirectional_mask(100)).sum())
+        cubes = " + ".join(f"{probability:.4f}^3" for probability in p)
+        return [
+            Exercise(float(score) / math.sqrt(width), f"{score:.0f} / √({width})", "section 1", 0.1),
+            Exercise(hidden, "100 · 99 / 2", "the entries above the diagonal, where tz > tx"),
+            Exercise(float(transformer.tempered(p, 1 / 3)[1]), f"{p[1]:.4f}^3 / ({cubes})", "section 5, line τ = 1.0"),
         ]
 
     def check_single_query(self) -> list[FigureCheck]:

@@ -5,6 +5,7 @@ The model is GPT-2 if its weights are given, otherwise the small one that forete
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from foretell.inference.completion import generate
 from foretell.inference.query import NextTokens, next_tokens, resolve_position
 from foretell.language_model import LanguageModel
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, printed, same
 from foretell.loading import load
 from foretell.text.tokenizer_json import piece_bytes, readable
@@ -113,6 +115,15 @@ class Gpt2Lesson(Lesson):
 
     def checks(self) -> list[FigureCheck]:
         return [*check_pieces(), *self.check_context(), *(self.check_gpt2() if self.is_gpt2 else [])]
+
+    def solutions(self) -> list[Exercise]:
+        probability = PREDICTIONS[11][1][" the"]
+        sizes = [len(piece_bytes(PIECES[t])) for t in QUOTE]
+        return [
+            Exercise(len(IDS[:31]), "30 + 1", "the positions 0 to 30"),
+            Exercise(sum(sizes), " + ".join(map(str, sizes)), "20 e2 80 and 9c"),
+            Exercise(-math.log(probability), f"-ln({probability})", "section 4"),
+        ]
 
     def check_context(self) -> list[FigureCheck]:
         """The logits at a position follow the tokens up to and including it, not one token fewer."""

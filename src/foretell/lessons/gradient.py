@@ -11,6 +11,7 @@ from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
 from foretell.data.batch import make_batch
 from foretell.insight.explain.explain_address import explain_value
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import ADAM, FigureCheck, Lesson, above, below, near, printed
 from foretell.lessons.smallest import (
     CONTEXT,
@@ -121,6 +122,20 @@ class GradientLesson(Lesson):
                 for path, gradient in self.by_hand.items()
                 if path in self.weights
             ),
+        ]
+
+    def solutions(self) -> list[Exercise]:
+        weight, gradient = float(self.weights[VALUE][SHOWN]), float(self.by_hand[VALUE][SHOWN])
+        squares = sum(float((each**2).sum()) for each in self.by_autograd.values())
+        return [
+            Exercise.largest(VOCABULARY, self.by_hand["logits"][3], "section 2, the row of is"),
+            Exercise(
+                weight - 0.5 * gradient,
+                f"{weight:.6f} - 0.5 · ({gradient:.6f})",
+                f"{VALUE}[0,0] and its gradient",
+                0.002,
+            ),
+            Exercise(0.01 * squares, f"{RATE * squares:.6f} / {RATE} · 0.01", "section 6", 0.001),
         ]
 
     def _before_and_after(self) -> tuple[np.ndarray, np.ndarray]:

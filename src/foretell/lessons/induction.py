@@ -13,6 +13,7 @@ import torch
 
 from foretell.insight.replacement import Replacement, without_heads
 from foretell.insight.trace import Trace
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import FigureCheck, above, below, same
 from foretell.lessons.trained import TrainedLesson
 
@@ -93,6 +94,18 @@ class InductionLesson(TrainedLesson):
             below("share of letters right without the heads of layer 1", MOST_WITHOUT, layer),
             below("share of letters right without the head for the letter before", MOST_WITHOUT, previous),
             same("the text goes on", NEXT, self.answer(TEXT, len(NEXT))),
+        ]
+
+    def solutions(self) -> list[Exercise]:
+        asked, test = "wtpkgwtpkgwt", self.test
+        *_, without = test.without.values()
+        following = test.following[self.head]
+        return [
+            Exercise(
+                asked[asked.index(asked[-1]) + 1], f"what followed the earlier {asked[-1]}", f"{CORES[1]}.weights"
+            ),
+            Exercise(100 * (test.right - without), f"{100 * test.right:.1f} - {100 * without:.1f}", "section 5", 0.2),
+            Exercise(following / test.by_chance, f"{following:.2f} / {test.by_chance:.2f}", "section 4", 0.5),
         ]
 
     @property

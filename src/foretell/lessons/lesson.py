@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.explain.steps import plain
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.registry import find_lesson
 from foretell.model.decoder import Decoder
 from foretell.training.loop import Action, BatchSource, Progress, train
@@ -132,6 +133,18 @@ class Lesson(Shown):
     def checks(self) -> list[FigureCheck]:
         """Every figure of the source that can be computed, compared with the computed value."""
 
+    @abstractmethod
+    def solutions(self) -> list[Exercise]:
+        """The answers to the questions of the text's section "Exercises", in order."""
+
+    def exercises(self) -> list[Exercise]:
+        """The exercises, with their questions."""
+        [section] = [
+            part for part in self.document().parts if isinstance(part, DocumentSection) and part.title == "Exercises"
+        ]
+        questions = [part.text[3:] for part in section.parts if isinstance(part, Paragraph) and part.text[0].isdigit()]
+        return [replace(answer, question=text) for answer, text in zip(self.solutions(), questions, strict=True)]
+
     @property
     def skipped(self) -> str:
         """Why some of the figures could not be checked; empty if all were."""
@@ -141,8 +154,12 @@ class Lesson(Shown):
         return read_document(find_lesson(self.name).text, self.shown())
 
     def report(self) -> LessonReport:
-        """All checks, made now."""
-        return LessonReport(self.name, self.checks(), self.skipped)
+        """All checks, made now, and that every exercise accepts its answer."""
+        accepted = [
+            same(f"exercise {number}: the answer {each.shown} is accepted", True, each.accepts(each.shown))
+            for number, each in enumerate(self.exercises(), start=1)
+        ]
+        return LessonReport(self.name, [*self.checks(), *accepted], self.skipped)
 
 
 VALUE = re.compile(r"\{\{ *(\w+) *\}\}")

@@ -15,6 +15,7 @@ from foretell.config.section import make_section
 from foretell.data.batch import Batch
 from foretell.errors import TrainingError
 from foretell.insight.trace import Trace
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import FigureCheck, Lesson, RepeatedRows, same
 from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
@@ -97,6 +98,15 @@ class MaskLesson(Lesson):
             same("correct model: training error", None, self.correct.error),
             same("model without a mask: modules that see the future", after_leak, self.peeking.leaking),
             same("model without a mask: training error", f"{LEAK} sees the future", message),
+        ]
+
+    def solutions(self) -> list[Exercise]:
+        causal, window = (Mask(10, 10, window=window).allowed.sum() for window in (None, 3))
+        readers = Mask(6, 6).allowed[..., 1].sum()
+        return [
+            Exercise(int(causal), "10 · 11 / 2", "1 + 2 + … + 10, row by row"),
+            Exercise(int(window), "1 + 2 + 8 · 3", "row by row"),
+            Exercise(int(readers), "6 - 1", "the column of the second word in the mask"),
         ]
 
 

@@ -50,6 +50,8 @@ ENTRIES = (
     LessonEntry("mask", "", options=("break",)),
 )
 
+EXERCISES = 3  # of each lesson
+
 
 def find_lesson(name: str) -> LessonEntry:
     """The lesson with this name, or with this number in upper or lower case.

@@ -17,6 +17,7 @@ from foretell.inference.query import embed as embed_text
 from foretell.inference.query import score
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import FigureCheck, Lesson, above, bare_config, near, printed, same
 from foretell.model.decoder import Decoder
 from foretell.text import vocabulary_tokenizer
@@ -174,6 +175,11 @@ class SmallestLesson(Lesson):
         targets = [VOCABULARY[target] for target in TARGETS]
         return {
             "sentence": TEXT,
+            "first_word": WORDS[0],
+            "second_word": WORDS[1],
+            "last_word": WORDS[-1],
+            "num_words": len(VOCABULARY),
+            "num_targets": len(TARGETS),
             "contexts": [
                 (str(t), context, str(IDS[t]), target)
                 for t, (context, target) in enumerate(zip(contexts, targets, strict=True))
@@ -220,6 +226,16 @@ class SmallestLesson(Lesson):
             *self.slips(),
             *self.loss_and_chain_rule(),
             *self.batch_layouts(),
+        ]
+
+    def solutions(self) -> list[Exercise]:
+        shown = [f"{score:.2f}" for score in self.model["scaled"][1]]
+        exponentials = " + ".join(f"exp({score})" for score in shown)
+        count, size = len(TARGETS), len(VOCABULARY)
+        return [
+            Exercise.largest(WORDS, self.model["weights"][-1], f"{LAYER}.core.weights[0,{count - 1},:]"),
+            Exercise(float(self.unmasked[1, 0]), f"exp({shown[0]}) / ({exponentials})", f"{LAYER}.core.scaled[0,1,:]"),
+            Exercise(count * math.log(size), f"{count} · ln({size})", "section 7"),
         ]
 
     def printed_figures(self) -> list[FigureCheck]:

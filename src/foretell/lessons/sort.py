@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import torch
 
 from foretell.insight.trace import Trace
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import FigureCheck, above, below, same
-from foretell.lessons.trained import TrainedLesson
+from foretell.lessons.trained import ROWS, TrainedLesson
 
 DIGITS, SIGN = "0123456789", "="
 LENGTH = 6  # digits
@@ -68,6 +70,14 @@ class SortLesson(TrainedLesson):
             above("mean weight on digits equal to the next one", LEAST_ATTENTION, self.test.wanted[self.head]),
             below("share of such digits", MOST_BY_CHANCE, self.test.by_chance),
             same("the sorted text", "".join(sorted(TEXT.removesuffix(SIGN))), self.answer(TEXT, LENGTH)),
+        ]
+
+    def solutions(self) -> list[Exercise]:
+        asked = "271828"
+        return [
+            Exercise("".join(sorted(asked)), f"the digits of {asked} in order", "section 1"),
+            Exercise(math.exp(-self.losses[0]), f"exp(-{self.losses[0]:.4f})", "section 2", 0.005),
+            Exercise(self.steps * ROWS, f"{self.steps} · {ROWS}", "section 2"),
         ]
 
     @property

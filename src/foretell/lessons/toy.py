@@ -19,6 +19,7 @@ from foretell.config.training import TrainingConfig
 from foretell.errors import ContextLengthError
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import (
     FigureCheck,
     Lesson,
@@ -169,6 +170,15 @@ class ToyLesson(Lesson):
 
     def checks(self) -> list[FigureCheck]:
         return [*check_positions(), *self.check_first_steps(), *self.check_attention(), *self.check_outcome()]
+
+    def solutions(self) -> list[Exercise]:
+        step, rate = self.steps[1], toy_training().learning_rate
+        fraction = f"{step.corrected_mean:.6f} / √({step.corrected_square:.4e})"
+        return [
+            Exercise(float(position_vectors(5)[4, 0]), "sin(4)", "section 2, with t = 4 and i = 0"),
+            Exercise(step.after - step.before, f"-{rate} · {fraction}", f"{WATCHED_PATH}[0,0]", 0.001),
+            Exercise(math.exp(-self.losses[0]), f"exp(-{self.losses[0]:.4f})", "section 3", 0.005),
+        ]
 
     def check_attention(self) -> list[FigureCheck]:
         """The formula reproduces the model's weights and output; the mask is needed after training too."""

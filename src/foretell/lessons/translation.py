@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from foretell.lessons.exercise import Exercise
 from foretell.lessons.lesson import FigureCheck, Lesson, above, near, same
 from foretell.numerics.activations import relu
 from foretell.numerics.norms import EPSILON
@@ -152,6 +153,18 @@ class TranslationLesson(Lesson):
 
     def checks(self) -> list[FigureCheck]:
         return [*self.check_scores(), *self.check_masks(), *self.check_cross_attention(), *check_layer(self.layer)]
+
+    def solutions(self) -> list[Exercise]:
+        scores = SCALED_SCORES[0]
+        unmasked = np.exp(scores) / np.exp(scores).sum()
+        exponentials = " + ".join(f"exp({score})" for score in scores)
+        return [
+            Exercise(
+                int(self.dot_products[2, 1]), f"{SCALED_SCORES[2][1]} · {math.isqrt(SOURCE_HEAD_WIDTH)}", "section 2"
+            ),
+            Exercise(float(unmasked[0]), f"exp({scores[0]}) / ({exponentials})", "the first row of section 2"),
+            Exercise.largest(SOURCE_WORDS, self.cross_weights[-1].tolist(), "the last row of the softmax"),
+        ]
 
     def check_scores(self) -> list[FigureCheck]:
         """The printed scores are whole numbers divided by 8: the head's width is 64."""

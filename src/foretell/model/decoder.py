@@ -51,6 +51,8 @@ def rounded(value: float, dtype: torch.dtype) -> float:
 class ScaledEmbedding(ScaledVectors, nn.Embedding):
     """Token vectors times `scale`."""
 
+    operation = "scaled embed"
+
     def __init__(self, num_embeddings: int, embedding_dim: int, scale: float):
         super().__init__(num_embeddings, embedding_dim)
         self.scale = scale

@@ -111,6 +111,7 @@ class OffsetRMSNorm(RMSNorm):
 
     record = NORMS["rmsnorm_offset"]
     description = describe_norm(record)
+    operation = "norm"
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)

@@ -93,6 +93,7 @@ class RotaryPositionByLayer(RotaryPosition):
     description = RotaryPosition.description.changed(
         parts=dict.fromkeys(("cosine", "sine", "local_cosine", "local_sine"), "B 1 T E")
     )
+    operation = "angles"
 
     def __init__(self, config: ModelConfig):
         super().__init__(config)

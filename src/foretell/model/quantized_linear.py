@@ -226,9 +226,13 @@ class ScaledQuantizedEmbedding(ScaledVectors, QuantizedEmbedding):
 class ScaledInt8Embedding(ScaledQuantizedEmbedding, Int8Embedding):
     """A token embedding in int8, times `scale`."""
 
+    operation = "scaled embed"
+
 
 class ScaledInt4Embedding(ScaledQuantizedEmbedding, Int4Embedding):
     """A token embedding in int4, times `scale`."""
+
+    operation = "scaled embed"
 
 
 class QuantizedTiedHead(TiedHead):

@@ -26,6 +26,7 @@ from foretell.evaluation.loss import (
     has_bits_per_byte,
 )
 from foretell.evaluation.material import TEXT, TEXT_ROWS
+from foretell.evaluation.replayed_row import ReplayedRow, replayed_row
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
@@ -85,6 +86,12 @@ class TextTask(Task):
 
     def batch(self, step: int) -> Batch:
         return self.data.batch(step)
+
+    def row_as_text(self, row: Batch, step: int, index: int) -> ReplayedRow:
+        assert isinstance(self.objective, Objective)
+        extent = self.data.extent(step * self.data.batch_size + index)
+        losses = self.objective.token_losses(row).cpu()
+        return replayed_row(row.to("cpu"), losses, 0, self.text.tokenizer, extent.tokens, extent.start)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss on windows evenly spread over the held-out text and over the text of an old domain."""

@@ -135,6 +135,18 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(listed, key=lambda checkpoint: checkpoint.step)
 
 
+def newest_intact(checkpoints: list[Checkpoint]) -> Checkpoint | None:
+    """The last one that matches its manifest, or None; each damaged one is a warning in the log."""
+    for checkpoint in reversed(checkpoints):
+        try:
+            checkpoint.verify()
+        except CheckpointError as error:
+            logger.warning(f"{error}; going back to the checkpoint before")
+            continue
+        return checkpoint
+    return None
+
+
 def best_checkpoint(checkpoints: list[Checkpoint]) -> Checkpoint:
     """The checkpoint with the lowest validation loss; without any validation loss, the last."""
     return min(checkpoints, key=lambda checkpoint: (validation_loss(checkpoint), -checkpoint.step))

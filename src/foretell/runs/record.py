@@ -43,6 +43,15 @@ class StartRecord(Section):
     weights_sha256: str
 
 
+class StepSettings(Section):
+    """The settings that may change when a run resumes, from an update on."""
+
+    step: int  # updates taken before
+    device: str = Field(pattern="^(cpu|cuda|mps)$")
+    dtype: str = Field(pattern="^(float32|bfloat16)$")
+    training: dict[str, Any]  # the fields in RESUMABLE
+
+
 class RunRecord(Section):
     """The content of run.json, in the order of the file. Fields that earlier versions did not write are optional.
 
@@ -69,6 +78,7 @@ class RunRecord(Section):
     device: str = Field(pattern="^(cpu|cuda|mps)$")
     dtype: str = Field(pattern="^(float32|bfloat16)$")
     files_in_tokens: list[str] | None = None
+    changes: list[StepSettings] | None = None  # if settings changed on resuming: those of the start, and each change
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
@@ -116,6 +126,32 @@ class RunRecord(Section):
     def with_training(self, training: TrainingConfig) -> RunRecord:
         """The record with other training settings."""
         return self.model_copy(update={"config": self.config | {"training": training.model_dump(mode="json")}})
+
+    @property
+    def own_settings(self) -> StepSettings:
+        """The settings of the configuration."""
+        training = {key: value for key, value in self.section("training").items() if key in RESUMABLE}
+        return StepSettings(step=0, device=self.device, dtype=self.dtype, training=training)
+
+    def resumed(self, step: int, training: TrainingConfig, device: str, dtype: str) -> RunRecord:
+        """The record of a run that goes on after `step` updates with these settings."""
+        changed = self.with_training(training)
+        now = changed.own_settings.model_copy(update={"step": step, "device": device, "dtype": dtype})
+        changes = [each for each in self.changes or [self.own_settings] if each.step < step]
+        if not changes or now.model_copy(update={"step": changes[-1].step}) != changes[-1]:
+            changes.append(now)
+        is_as_started = changes == [changed.own_settings]
+        return changed.model_copy(update={"changes": None if is_as_started else changes})
+
+    def settings_at(self, step: int) -> StepSettings:
+        """The settings of the update that is taken after `step` others."""
+        return next((each for each in reversed(self.changes or ()) if each.step <= step), self.own_settings)
+
+    def at(self, step: int) -> RunRecord:
+        """The record with the settings of the update that is taken after `step` others."""
+        settings = self.settings_at(step)
+        config = self.config | {"training": self.section("training") | settings.training}
+        return self.model_copy(update={"config": config, "device": settings.device, "dtype": settings.dtype})
 
 
 def write_record(directory: Path, record: RunRecord) -> None:

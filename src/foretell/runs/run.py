@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import CheckpointError, OutputError, as_path, check_type, did_you_mean
-from foretell.runs.checkpoint import NAME, Checkpoint, best_checkpoint, list_checkpoints
+from foretell.runs.checkpoint import NAME, Checkpoint, best_checkpoint, list_checkpoints, newest_intact
 from foretell.runs.record import (
     RUN,
     FollowedLineFile,
@@ -249,15 +249,10 @@ class Run:
         raise CheckpointError(f"{self.directory} has no checkpoint '{which}'; it has best, last, {names}")
 
     def last_intact(self) -> Checkpoint:
-        """The newest checkpoint that matches its manifest; each damaged one is a warning in the log."""
-        for checkpoint in reversed(self._existing()):
-            try:
-                checkpoint.verify()
-            except CheckpointError as error:
-                logger.warning(f"{error}; going back to the checkpoint before")
-                continue
-            return checkpoint
-        raise CheckpointError(f"no checkpoint of {self.directory} is intact; start again with another --out")
+        """The newest checkpoint that matches its manifest."""
+        if (newest := newest_intact(self._existing())) is None:
+            raise CheckpointError(f"no checkpoint of {self.directory} is intact; start again with another --out")
+        return newest
 
     def _existing(self) -> list[Checkpoint]:
         checkpoints = list_checkpoints(self.checkpoints)

@@ -279,8 +279,8 @@ class RunTable(Shown):
         return {"runs": [summary.to_json() for summary in self.summaries], "differences": dict(self.differences)}
 
     def document(self) -> DocumentSection:
-        """A row for each run, with its best validation loss; losses that compare have the same letter."""
-        letters = letters_of(self.summaries)
+        """A row for each run, with its best validation loss; in a list, losses that compare have the same letter."""
+        letters = [""] * len(self.summaries) if self.warning else letters_of(self.summaries)
         cells = [cells_of(summary, letter) for summary, letter in zip(self.summaries, letters, strict=True)]
         marks = [f"{mark} " for mark in self.marks[: len(cells)]] or [""] * len(cells)
         names = map("".join, zip(marks, self.labels, strict=True))
@@ -297,7 +297,7 @@ class RunTable(Shown):
             first, *others = chop_cells(name, room)
             rows += [(first, *values), *((other, *[""] * len(values)) for other in others)]
         parts: list[Part] = [Table(header, rows)]
-        if any(letters) and not self.warning:
+        if any(letters):
             parts.append(Paragraph("losses with different letters do not compare: other tasks or held-out data"))
         if self.warning:
             parts.append(Paragraph(self.warning))

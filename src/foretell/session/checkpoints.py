@@ -72,11 +72,15 @@ class RunCheckpoints:
         """Write the checkpoint of a step, and delete those that are not kept."""
         check_not_removed(self.run.directory)
         self.run.pace.sync()  # a checkpoint must not be newer
-        parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress, metrics))
-        save_checkpoint(self.run.checkpoints, progress.step, parts, self.world)
+        self.write(self.run.checkpoints, progress, metrics)
         if self.world.is_first:
             prune(self.run.checkpoints, self.training.keep_checkpoints, progress.step, self.training.checkpoint_every)
         self.saved_step = progress.step
+
+    def write(self, folder: Path, progress: Progress, metrics: RunMetrics) -> Checkpoint:
+        """Write the checkpoint of a step into a folder."""
+        parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress, metrics))
+        return save_checkpoint(folder, progress.step, parts, self.world)
 
     def save_model(self, directory: Path) -> None:
         """Gather the weights on the first process, which writes the model files."""

@@ -15,6 +15,7 @@ import torch
 
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
+from foretell.distributed.world import current_world
 from foretell.planning.speed import peak_flops
 from foretell.runs.record import RESUMABLE, RunRecord
 from foretell.runs.run import Run
@@ -38,6 +39,7 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, 
         "processor": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": current_world().size,
         "device": device.type,
         "dtype": dtype_name(dtype),
     }
@@ -46,7 +48,9 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, 
 def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> None:
     """Warn if this machine differs from the one that started the run in ways that change the last digits."""
     before, now = run.environment(), describe_environment(device, dtype)
-    changed = [name for name in ("processor", "threads", "torch") if before.get(name, now[name]) != now[name]]
+    changed = [
+        name for name in ("processor", "threads", "processes", "torch") if before.get(name, now[name]) != now[name]
+    ]
     if changed:
         seen = ", ".join(f"{name} {now[name]}, not {before[name]}" for name in changed)
         logger.warning(f"machine     {seen} as before: the result may differ in the last digits")
@@ -66,10 +70,10 @@ def resumed_precision(
     return device, dtype
 
 
-def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any]) -> TrainingConfig:
+def resumed_training(training: TrainingConfig, given: Mapping[str, Any]) -> TrainingConfig:
     """The settings of a resumed run, with requested changes of the settings that may change.
 
-    These affect memory use, and the result only by rounding; run.json is updated.
+    These affect memory use, and the result only by rounding.
     """
     asked = {key: value for key, value in given.items() if key in RESUMABLE}
     changed = make_section(TrainingConfig, {**training.model_dump(), **asked}, "training")
@@ -81,7 +85,6 @@ def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any
                 f"{key} {getattr(changed, key)}, not {getattr(training, key)} as before: the result will differ in the "
                 "last digits"
             )
-    run.replace_record(run.record().with_training(changed))
     return changed
 
 

@@ -25,7 +25,7 @@ class RunMetrics:
         """Continue after a step; later lines are dropped."""
         self.tokens, self.seconds = progress.tokens, progress.seconds
         self.file.keep(lambda line: line["step"] <= progress.step)
-        self.digest = MetricsDigest(self.file.records())
+        self.digest = MetricsDigest(line for line in self.file.records() if line["step"] <= progress.step)
 
     def log(self, progress: Progress) -> bool:
         """Append a line, once per step; True if there is a new one.

@@ -1,6 +1,7 @@
 """The options of every training."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from foretell.config.options import DeviceOptions, option
 
@@ -18,3 +19,9 @@ class PaceOptions:
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(DeviceOptions, PaceOptions):
     """Options of every training, on the command line and in Python."""
+
+
+class LongReplays:
+    """Whether a replay of more than a minute may begin; the command line forbids it in a pipe without --yes."""
+
+    are_allowed: ClassVar[bool] = True

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,17 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = ""
     with picture(path, (8, 4.5)) as figure:
         axes = figure.subplots()
         for index, (name, metrics) in enumerate(runs):
-            colour, label = f"C{index}", picture_text(shorten(name, 80, from_end=True))  # longer labels leave no room
+            colour, label = f"C{index}", picture_text(shorten(name, 60, from_end=True))  # longer labels leave no room
             training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
             if training:
-                axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
-            points = validation or [(math.nan, math.nan)]
-            axes.plot(*zip(*points, strict=True), "o-", color=colour, label=label, ms=3, lw=1.3)
-        axes.set(xlabel=axis, ylabel=f"loss{losses}; training pale, validation with dots")
+                axes.plot(
+                    *zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1, label=f"{label}, training"
+                )
+            if validation:
+                axes.plot(*zip(*validation, strict=True), "o-", color=colour, label=f"{label}, held-out", ms=3, lw=1.3)
+                best = min(validation, key=itemgetter(1))
+                axes.plot(*best, "*", color=colour, label=f"lowest: {best[1]:.4g} at {axis} {best[0]:,.0f}", ms=11)
+        axes.set(xlabel=axis, ylabel=f"loss{losses}")
         axes.set_title(picture_text(warning), color="firebrick", fontsize=9)
         axes.xaxis.get_major_locator().set_params(integer=True)  # otherwise five steps have ticks at 1.5 and 2.5
         axes.grid(alpha=0.3)

@@ -233,22 +233,42 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     data = training.reopen(run, record)
     training.check_resumable(config, record, data)
     device, dtype = resumed_precision(record, request.device, request.dtype)
-    settings = resumed_training(run, config.training, request.section("training"))
+    settings = resumed_training(config.training, request.section("training"))
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
     checkpoint = last_checkpoint(run)
-    model = None if checkpoint is None else training.load_model(checkpoint.directory, device)
-    task = recorded_task(training, run, record.with_training(settings), model, data)
-    pace = pace_of(training, task, settings, run, 0 if checkpoint is None else checkpoint.step)
-    source = checkpoint.directory if checkpoint else find_model(record.start.model) if record.start else None
-    earlier = None if source is None else DataUse.load(source)
-    session = Session(run, task, settings, device, dtype, reporter, pace, earlier)
+    step = 0 if checkpoint is None else checkpoint.step
+    resumed = record.resumed(step, settings, device.type, dtype_name(dtype))
+    if resumed != record:
+        run.replace_record(resumed)
+    session = session_at(training, run, resumed.at(step), checkpoint, data, reporter)
     if checkpoint is None:
         run.metrics.keep(lambda line: False)
         logger.info(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
     else:
+        logger.info(progress_line(training, run, checkpoint, session.task))
+    return session
+
+
+def session_at(
+    training: Training[Any, AnyTask],
+    run: Run,
+    record: RunRecord,
+    checkpoint: Checkpoint | None,
+    data: Any,
+    reporter: Reporter,
+) -> Session[AnyTask]:
+    """The session in the state of a checkpoint, or before its first step; device and settings are the record's."""
+    device, dtype = resumed_precision(record, "auto", "auto")
+    model = None if checkpoint is None else training.load_model(checkpoint.directory, device)
+    task = recorded_task(training, run, record, model, data)
+    settings = recorded_config(training, run, record).training
+    pace = pace_of(training, task, settings, run, 0 if checkpoint is None else checkpoint.step)
+    source = checkpoint.directory if checkpoint else find_model(record.start.model) if record.start else None
+    earlier = None if source is None else DataUse.load(source)
+    session = Session(run, task, settings, device, dtype, reporter, pace, earlier)
+    if checkpoint is not None:
         session.restore(checkpoint)
-        logger.info(progress_line(training, run, checkpoint, task))
     return session
 
 

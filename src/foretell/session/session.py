@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -100,18 +100,7 @@ class Session(SessionState[AnyTask]):
                     self.save(self.progress)
             self.compile()
             actions = self.actions()
-            train(
-                self.objective,
-                self.optimizer,
-                self.task,
-                self.training,
-                self.progress,
-                actions,
-                pace=self.pace,
-                dtype=self.dtype,
-                world=self.world,
-                should_stop=lambda: stop.number is not None or is_out_of_patience(self.progress, self.training),
-            )
+            self.train(actions, lambda: stop.number is not None or is_out_of_patience(self.progress, self.training))
             if self.progress.share < 1:
                 if not is_out_of_patience(self.progress, self.training):
                     raise self.interrupted(stop.exit_code)
@@ -126,6 +115,25 @@ class Session(SessionState[AnyTask]):
                 draw_curve(self.run)
             if (seconds := actions[0].seconds * self.task.closing_evaluations) >= LONG_REPORT:
                 logger.info(f"report      it takes about {format_duration(seconds)}")
+
+    def train(self, actions: list[Action], should_stop: Callable[[], bool]) -> None:
+        """Take steps to the last, or until `should_stop`."""
+        train(
+            self.objective,
+            self.optimizer,
+            self.task,
+            self.training,
+            self.progress,
+            actions,
+            pace=self.pace,
+            dtype=self.dtype,
+            world=self.world,
+            should_stop=should_stop,
+        )
+
+    def advance(self, step: int) -> None:
+        """Take the steps up to `step` without evaluations or anything written, as a replay does."""
+        self.train([], lambda: self.progress.step >= step)
 
     def report_start(self) -> None:
         """Log the task's lines about the untrained model, and show its samples."""

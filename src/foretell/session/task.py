@@ -13,6 +13,7 @@ from torch import nn
 
 from foretell.data.data_use import DataUse
 from foretell.evaluation.material import Material
+from foretell.evaluation.replayed_row import ReplayedRow
 from foretell.model.dispatch import Use, choose_kernels
 from foretell.model.dropout import DropoutHost
 from foretell.runs.record import RunRecord
@@ -58,6 +59,10 @@ class Task(ABC):
     @abstractmethod
     def batch(self, step: int) -> TrainingBatch:
         """The batch of a step, counted from 0; depends only on the step, so training can resume anywhere."""
+
+    def row_as_text(self, row: Any, step: int, index: int) -> ReplayedRow:
+        """Row `index` of the batch of a step, a batch of one row, with the losses in the objective's current mode."""
+        return ReplayedRow(None, [])
 
     @abstractmethod
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:

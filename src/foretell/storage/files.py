@@ -148,6 +148,12 @@ def new_directory(final: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def cache_home() -> Path:
+    """The user's folder for files that can be made again; RuntimeError if the user has no home."""
+    given = os.environ.get("XDG_CACHE_HOME", "")  # a relative path is ignored, as its specification demands
+    return Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # noqa: PTH117 - of an empty string too
+
+
 @contextlib.contextmanager
 def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
     """Temporary paths for files in one folder; they get their final names when the block succeeds.

@@ -18,6 +18,7 @@ from foretell.data.data_use import DataUse
 from foretell.errors import TrainingError
 from foretell.evaluation.loss import describe_first_loss, evaluate, first_loss
 from foretell.evaluation.material import PAIRS
+from foretell.evaluation.replayed_row import ReplayedRow, ReplayedToken
 from foretell.session.task import Sample, Task
 from foretell.system.device import autocast
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
@@ -104,6 +105,23 @@ class TranslationTask(Task):
 
     def batch(self, step: int) -> PairBatch:
         return self.loader.batch(step)
+
+    def row_as_text(self, row: PairBatch, step: int, index: int) -> ReplayedRow:
+        """The sentences of each pair: the source, then the targets with their losses."""
+        assert isinstance(self.objective, PairObjective)
+        losses, row = self.objective.token_losses(row)[0].tolist(), row.to("cpu")
+        assert row.source.document_ids is not None
+        sides = (
+            (self.vocabulary.source, row.source.ids[0], row.source.document_ids[0], [None] * len(row.source.ids[0])),
+            (self.vocabulary.target, row.targets[0], row.document_ids[0], losses),
+        )
+        tokens = [
+            ReplayedToken(each, tokenizer.decode([each]), loss, document)
+            for tokenizer, ids, documents, of_side in sides
+            for each, document, loss in zip(ids.tolist(), documents.tolist(), of_side, strict=True)
+            if document != PADDING
+        ]
+        return ReplayedRow(None, sorted(tokens, key=lambda token: token.document or 0))
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss per target token and, if sacrebleu is installed, BLEU of greedy translations.

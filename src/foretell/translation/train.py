@@ -270,3 +270,8 @@ def stored(folder: Path) -> PairText:
         sides.append([Pair(*line.split("\t")) for line in lines if line])
     tokenizers = (load_tokenizer(folder / name) for name in (SOURCE_TOKENIZER_FILE, TOKENIZER_FILE))
     return PairText(PairData(*sides), make_vocabulary(*tokenizers))
+
+
+def resuming(out: Path) -> TranslationTraining:
+    """The training that can resume a run."""
+    return TranslationTraining(PairRequest(out=out))

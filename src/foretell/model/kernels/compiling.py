@@ -30,6 +30,7 @@ from numba import cfunc, njit, types
 from numba.core import registry
 
 from foretell.errors import end_by_signal
+from foretell.storage.files import cache_home
 
 DIGITS = 16  # digits of the hash in the name of a version's folder
 DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
@@ -65,11 +66,9 @@ def cache_folder() -> Path:
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).resolve().parent.glob("*.py")):
         digest.update(f"{file} {file.stat().st_mtime_ns}".encode() + file.read_bytes())
-    given = os.environ.get("XDG_CACHE_HOME", "")  # a relative path is ignored, as its specification demands
     try:
-        home = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # noqa: PTH117 - of an empty string too
         chosen = Path(config.CACHE_DIR).absolute() if config.CACHE_DIR else None
-        folder = (chosen or home / "foretell" / "kernels") / digest.hexdigest()[:DIGITS]
+        folder = (chosen or cache_home() / "foretell" / "kernels") / digest.hexdigest()[:DIGITS]
         is_new = not folder.exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_private(folder) or not has_safe_parents(folder):

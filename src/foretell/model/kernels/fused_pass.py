@@ -218,17 +218,17 @@ class PagedStep(Step):
         assert counts.min() > 0, "a row without a token would be read before its first position"
         self.rotation, self.shape = rotation, positions.shape  # (B, T)
         M, T = positions.size, positions.shape[1]
-        cosine, sine, angles = 0, 0, positions
+        tables_of_angles, angles = (0,) * 4, positions
         if rotation is not None:
             assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
-            cosine, sine = (part.data_ptr() for part in rotation)
+            tables_of_angles = (*(part.data_ptr() for part in rotation), 0, 0)[:4]
             angles = positions if is_table else np.arange(M) % (T if rotation[0].shape[0] == 1 else M)
         self.arrays = tables, positions, counts, angles  # keep the memory that the compiled program reads
         keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
         assert keys.is_contiguous() and values.is_contiguous()
         cache = (keys.data_ptr(), values.data_ptr(), keys.stride(0) * keys.element_size(), *keys.stride()[1:3])
         tokens = (tables.ctypes.data, tables.shape[1], positions.ctypes.data, counts.ctypes.data)
-        super().__init__(M, T, keys.dtype == torch.bfloat16, *cache, *tokens, cosine, sine, angles.ctypes.data)
+        super().__init__(M, T, keys.dtype == torch.bfloat16, *cache, *tokens, *tables_of_angles, angles.ctypes.data)
 
 
 PASSES: WeakKeyDictionary[PagedKVView, PagedStep] = WeakKeyDictionary()

@@ -13,21 +13,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from foretell.model.attention import keep, norm_all_heads, norm_each_head
-from foretell.model.decoder import HEAD, Decoder
+from foretell.model.attention import keep, multiply, norm_all_heads, norm_each_head
+from foretell.model.decoder import HEAD, Decoder, rounded
 from foretell.model.description import OWN_INPUT, PARTS, Description, describe, operation_of
 from foretell.model.dispatch import plain_form
 from foretell.model.kernels import operations as op
 from foretell.model.kernels.fast_linear import can_pack
 from foretell.model.kernels.vector_math import ACTIVATIONS
-from foretell.model.position import keep_heads, rotate_heads
+from foretell.model.position import keep_heads, rotate_globally, rotate_heads, rotate_locally
 from foretell.model.quantized_linear import QuantizedMatrix, stored_matrix
 from foretell.model.structure import join
 from foretell.model.surgery import HOOKS
 from foretell.numerics.activations import activation_name
 
-# Attributes of modules that are functions
-FUNCTIONS = (rotate_heads, keep_heads, norm_each_head, norm_all_heads, keep)
+ROTATIONS = {rotate_heads: False, rotate_globally: False, rotate_locally: True}  # whether by angles of a window
+# Attributes of modules that are functions, or partial forms of these
+FUNCTIONS = (*ROTATIONS, keep_heads, norm_each_head, norm_all_heads, keep, multiply)
 
 
 class NotLoweredError(Exception):
@@ -56,7 +57,7 @@ class Operation:
     reads: list[Value]
     makes: list[Value]
     modules: list[Any] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
     group: str = ""
 
 
@@ -94,7 +95,8 @@ class Lowering:
 
     def lower_parts(self, path: str, module: Any, description: Description, reads: list[Value]) -> dict[str, Value]:
         """The values inside a module by name, with its inputs."""
-        if unknown := [name for name, value in vars(module).items() if callable(value) and value not in FUNCTIONS]:
+        functions = {name: value for name, value in vars(module).items() if callable(value)}
+        if unknown := [name for name, value in functions.items() if getattr(value, "func", value) not in FUNCTIONS]:
             raise NotLoweredError(path, f"its function {unknown[0]} has no operation")
         values = {OWN_INPUT: reads[0] if reads else NOTHING, **dict(zip(description.inputs, reads, strict=False))}
         if description.chain:
@@ -108,8 +110,11 @@ class Lowering:
             operands, is_input = [values[read] for read in declared.reads], "." in name  # an input of a child
             if declared.formula == "gated linear":
                 operands = [self.add(op.MULTIPLY, operands, operands[0].width)]
-            if is_input and declared.formula == "rotated heads" and module.rotate is rotate_heads:
-                operands = [self.add_heads(op.ROTATE, operands[0], module.head_width)]
+            if is_input and declared.formula == "rotated heads" and module.rotate in ROTATIONS:
+                is_local = ROTATIONS[module.rotate]
+                operands = [self.add_heads(op.ROTATE, operands[0], module.head_width, is_local=is_local)]
+            if name == "core.query" and module.scale_query is not keep:
+                operands = [self.scale(operands[0], *module.scale_query.args)]
             if join(path, name) == HEAD:
                 operands = [self.choose(operands[0])]
             values[name] = (
@@ -121,16 +126,20 @@ class Lowering:
         return values
 
     def add(
-        self, kind: int, reads: list[Value], width: int, /, module: Any = None, group: str = "", **numbers: int
+        self, kind: int, reads: list[Value], width: int, /, module: Any = None, group: str = "", **numbers: Any
     ) -> Value:
         """Append an operation; returns its new value of this width."""
         made, modules = Value(width), [] if module is None else [module]
         self.operations.append(Operation(kind, reads, [made], modules, numbers, group))
         return made
 
-    def add_heads(self, kind: int, value: Value, width: int, module: Any = None) -> Value:
+    def add_heads(self, kind: int, value: Value, width: int, module: Any = None, **numbers: Any) -> Value:
         """Append an operation on each head of this width."""
-        return self.add(kind, [value], value.width, module, width=width, count=value.width // width)
+        return self.add(kind, [value], value.width, module, width=width, count=value.width // width, **numbers)
+
+    def scale(self, value: Value, factor: float) -> Value:
+        """Append a product with a number."""
+        return self.add(op.SCALE, [value], value.width, width=value.width, factor=factor)
 
     def choose(self, value: Value) -> Value:
         """The rows of the tokens with logits; a norm of all rows becomes one of these."""
@@ -184,6 +193,11 @@ class Lowering:
         self.check_dtype(path, token.dtype if is_quantized else token.weight.dtype)
         return self.add(op.EMBED, [], token.in_features if is_quantized else token.embedding_dim, token)
 
+    def scaled_embed(self, path: str, token: Any, reads: list[Value], around: Any) -> Value:
+        vectors = self.embed(path, token, reads, around)
+        assert self.dtype is not None
+        return self.scale(vectors, rounded(token.scale, self.dtype))
+
     def position(self, path: str, module: Any, reads: list[Value], around: Any) -> Value:
         return self.add(op.EMBED, [], self.operations[-1].makes[0].width, module, is_position=1)
 
@@ -199,6 +213,7 @@ HANDLERS: dict[str, Callable[[Lowering, str, Any, list[Value], Any], Value]] = {
     "activate": Lowering.activate,
     "attend": Lowering.attend,
     "embed": Lowering.embed,
+    "scaled embed": Lowering.scaled_embed,
     "position": Lowering.position,
     "identity": Lowering.identity,
     "add": lambda lowering, path, module, reads, around: lowering.add(op.ADD, reads, reads[0].width),

@@ -18,7 +18,8 @@ from foretell.model.kernels.threads import CALL, claim, finish, num_tasks, wait
 from foretell.model.kernels.vector_math import activate, read_numbers, rounded, rounded_number, row_sum, write_numbers
 
 MIN_ROWS = 4  # with fewer, one thread runs the phases that work on rows
-MATMUL, ATTEND, ACTIVATE, MULTIPLY, ADD, COPY, WRITE, NORM, ROTATE, STORE, EMBED, READ, CHOOSE, PREPARE = range(14)
+MATMUL, ATTEND, ACTIVATE, MULTIPLY, ADD, COPY, WRITE = range(7)
+NORM, ROTATE, SCALE, STORE, EMBED, READ, CHOOSE, PREPARE = range(7, 15)
 ON_TILES = {ACTIVATE, MULTIPLY, ADD, COPY, WRITE}  # element by element, so they also run on the tiles of a product
 
 # A value: element `first + i` of a row of `pitch` numbers, in an array at `at` numbers per row of the scratch memory.
@@ -35,7 +36,9 @@ OPERATION = np.dtype(
         *v.fields("matrix embedding"),  # addresses of records
         *v.fields("activation layer window kv_heads"),  # layer: its index in the cache; window 0: none
         *v.fields("is_centered scale shift"),  # a norm, with addresses of scale and shift in float32
+        *v.fields("is_local"),  # reads the angles of layers with a window
         ("epsilon", "f8"),
+        ("factor", "f8"),  # of SCALE
     ]
 )
 # A table in the model's dtype, or of integers where `group` of them share a scale and perhaps a minimum in float32 (0
@@ -49,7 +52,8 @@ PASS = np.dtype(
         *v.fields("keys values layer_stride head_stride block_stride"),
         # addresses: block table (int32) of each row, positions (M,), number of tokens of each row without padding
         *v.fields("tables table_width positions counts"),
-        *v.fields("cosine sine angles"),  # addresses: cosines and sines of angles (A, E); the angle of each token (M,)
+        # addresses: cosines and sines of angles (A, E), also of layers with a window; the angle of each token (M,)
+        *v.fields("cosine sine local_cosine local_sine angles"),
     ]
 )
 # `count` operations, which read ids (M,) or x (M, D) and write out, in the model's dtype; `chosen`: the indices of the
@@ -170,9 +174,15 @@ def run_on_rows(operation, call, step, first, last):
             for head in range(0, operation.count * width, width):
                 normalise(operation, x, start + head, out, at + head, width, is_narrow)
         elif kind == ROTATE:
-            angle = v.read_int64(step.angles, row) * width
+            angle, is_local = v.read_int64(step.angles, row) * width, operation.is_local != 0
+            cosine = step.local_cosine if is_local else step.cosine
+            sine = step.local_sine if is_local else step.sine
             for head in range(0, operation.count * width, width):
-                rotate(x, start + head, width, step.cosine, step.sine, angle, is_narrow)
+                rotate(x, start + head, width, cosine, sine, angle, is_narrow)
+        elif kind == SCALE:
+            for i in range(width):
+                product = v.read_float(x, start + i) * np.float32(operation.factor)
+                v.write_float(out, at + i, rounded_number(product, is_narrow))
         elif kind == STORE:
             store_row(operation, step, call.scratch, row)
         elif kind == READ:

@@ -106,7 +106,7 @@ class Program:
         weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
         self.tensors += [part for part in (weight, bias) if part is not None]
         width = norm.normalized_shape[-1]
-        scale = torch.ones(width) if weight is None else weight.detach().float().contiguous()
+        scale = torch.ones(width) if weight is None else norm.record.weight_offset + weight.detach().float()
         shift = torch.full((width,), -0.0) if bias is None else bias.detach().float().contiguous()
         self.kept += [scale, shift]
         addresses = {"scale": scale.data_ptr(), "shift": shift.data_ptr()}
@@ -216,7 +216,7 @@ class Layout:
             for value in operation.makes:
                 is_ending = bool(ending) and ending[0] is operation.reads[0]
                 is_whole = kind in op.ON_TILES and sources[0].is_input and sources[0].at != self.multiplied
-                if is_ending and (is_whole or kind in (op.NORM, op.ROTATE)):
+                if is_ending and (is_whole or kind in (op.NORM, op.ROTATE, op.SCALE)):
                     target = sources[0]  # in place
                     ending = ending[1:]
                 else:
