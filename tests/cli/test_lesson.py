@@ -41,6 +41,14 @@ def test_ask_puts_a_question_to_the_trained_toy(foretell):
     )
 
 
+def test_the_smallest_decoder_reads_the_readers_sentence(foretell):
+    outcome = foretell("lesson", "smallest", "--text", "my five words here now", "--seed", "3").succeeds()
+    assert "The sentence is: my five words here now!" in outcome.out
+    checked = foretell("lesson", "smallest", "--text", "my five words here now", "--seed", "3", "--check").succeeds()
+    assert checked.out.splitlines()[0].split()[:2] == ["smallest", "skipped"]
+    assert "skipped: the source's figures" in checked.out
+
+
 def test_break_shows_the_training_error(foretell):
     outcome = foretell("lesson", "mask", "--break").succeeds()
     assert f"foretell: {LEAK} sees the future, so no step was taken" in outcome.out
@@ -110,6 +118,9 @@ def test_a_figure_that_differs_is_shown_with_exit_code_1(foretell, monkeypatch):
         (["--html", "x.html"], 2, ["--html", "NAME"]),
         (["toy", "--check", "--html", "x.html"], 2, ["--html", "--check"]),
         (["mask", "--check", "--break"], 2, ["--check", "--break"]),
+        (["smallest", "--text", "hi"], 2, ["--text", "1 word"]),
+        (["smallest", "--text", "don't go"], 1, ["don't", "punctuation"]),
+        (["toy", "--text", "hi there"], 2, ["--text", "smallest"]),
         (["mask", "--exercise", "4"], 2, ["--exercise 4", "has 3"]),
         (["mask", "--exercise", "0"], 2, ["--exercise 0", "has 3"]),
         (["--exercise", "1"], 2, ["--exercise 1", "lesson smallest"]),

@@ -22,7 +22,8 @@ CASES: dict[str, dict[str, str]] = {
     "lesson": {
         "weights": "lesson toy --weights x", "at": "lesson toy --at 1", "seed": "lesson mask --seed 1",
         "model": "lesson toy --model x", "ask": "lesson mask --ask x", "break": "lesson toy --break",
-        "out": "lesson toy --out x", "open": "lesson toy --open", "exercise": "lesson --exercise 1", "html": "lesson --html x.html",
+        "out": "lesson toy --out x", "open": "lesson toy --open", "exercise": "lesson --exercise 1",
+        "html": "lesson --html x.html", "text": "lesson toy --text x",
     },
     "train": {
         "strict": "train my.txt --strict", "json": "train my.txt --json",

@@ -28,7 +28,7 @@ LOADING = named("device dtype quantize verify")
 MODEL = LOADING | named("strict")
 OPTIONS = {
     "demo": named("minutes out files"),
-    "lesson": named("check exercise html overwrite weights at seed model ask break out open json"),
+    "lesson": named("check exercise text html overwrite weights at seed model ask break out open json"),
     "train": named(
         "size tokenizer kind start-from text-field sample-prompt exportable show-batch help-config strict json workers "
         "rows special start-token prompt-field answer-field loss-on"

@@ -32,7 +32,8 @@ def lesson(
     html: Annotated[arguments.Output, Parameter(help="Write the lesson as a page.")] = None,
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.")] = None,
     at: Annotated[int | None, Parameter(help="gpt2: one more position to show.")] = None,
-    seed: Annotated[int | None, Parameter(help="toy: the seed of its weights.")] = None,
+    text: Annotated[str | None, Parameter(help="smallest: your own sentence of 2 to 8 words.")] = None,
+    seed: Annotated[int | None, Parameter(help="smallest, toy: the seed of the weights.")] = None,
     model: Annotated[str | None, Parameter(help="translation: a MODEL that translates a sentence live.")] = None,
     ask: Annotated[str | None, Parameter(help="toy, translation: what the trained model is asked.")] = None,
     break_: Annotated[bool, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
@@ -48,7 +49,7 @@ def lesson(
     --check compares the computed figures with those that the sources print; exit code 1 if one differs. --exercise
     prints a question and reads the answer from standard input.
     """
-    values = {"weights": weights, "at": at, "seed": seed, "model": model, "ask": ask, "out": out}
+    values = {"text": text, "weights": weights, "at": at, "seed": seed, "model": model, "ask": ask, "out": out}
     given = {option: value is not None for option, value in values.items()}
     given |= {"break": break_, "open": open_page}
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
@@ -73,6 +74,7 @@ def lesson(
     if not check:
         note("computing ...")
     options = {
+        "smallest": {"text": text, "seed": seed},
         "gpt2": {"weights": weights, "at": at},
         "toy": {"seed": seed, "question": ask},
         "translation": {"live": live_translation(model, ask) if model is not None else None},

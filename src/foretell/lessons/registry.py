@@ -38,7 +38,7 @@ class LessonEntry:
 
 
 ENTRIES = (
-    LessonEntry("smallest", "E1"),
+    LessonEntry("smallest", "E1", options=("text", "seed")),
     LessonEntry("gpt2", "E2", options=("weights", "at")),
     LessonEntry("algorithms", "E3"),
     LessonEntry("toy", "E4", options=("seed", "ask")),
