@@ -66,7 +66,8 @@ class HeadOptions(TableOptions):
         sets="head.pool",
     )
     lm_weight: float | None = option(
-        "The weight of language modelling in the loss (default: 0.5, or 0 from scratch).", sets="finetuning.lm_weight"
+        "The weight of language modelling in the loss (default: 0.5; 0 from scratch and for widths from 512).",
+        sets="finetuning.lm_weight",
     )
     class_weights: Literal["balanced", "none"] | None = option(
         "balanced: all labels weigh the same (default: none).", sets="finetuning.class_weights"
@@ -77,10 +78,12 @@ class HeadOptions(TableOptions):
     size: str | None = option("The size of a new model: toy (default), tiny, small, ...")
     epochs: float | None = option(EPOCHS)
     dropout: float | None = option(
-        "Dropout of the whole model (default: 0.1, or 0.3 from scratch).", sets="model.dropout"
+        "Dropout of the whole model (default: 0.1, or 0.3 from scratch; the model's own for widths from 512).",
+        sets="model.dropout",
     )
     head_dropout: float | None = option(
-        "Dropout before the new layer (default: 0.1, or 0.3 from scratch).", sets="finetuning.head_dropout"
+        "Dropout before the new layer (default: 0.1, or 0.3 from scratch; 0 for widths from 512).",
+        sets="finetuning.head_dropout",
     )
     word_dropout: float | None = option(
         "The share of tokens that each step leaves out (default: 0, or 0.3 from scratch).",
