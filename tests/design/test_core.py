@@ -24,10 +24,10 @@ def module_name(path: Path) -> str:
 FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 
 MOST_LINES = {
-    "foretell.model.decoder": 2_647,
-    "foretell.training.loop": 2_946,
-    "foretell.pretraining.pretrain": 15_279,
-    "foretell.insight.explain.explain_value": 12_345,
+    "foretell.model.decoder": 2_651,
+    "foretell.training.loop": 2_952,
+    "foretell.pretraining.pretrain": 15_415,
+    "foretell.insight.explain.explain_value": 12_359,
 }
 
 

@@ -16,6 +16,7 @@ OURS = {
     "RowStream",
     "ChatData",
     "cls",
+    "FollowedRun",
     "(Run if current_world().is_first else FollowedRun)",
 }
 # module: the calls that open a file in another way; why that is safe

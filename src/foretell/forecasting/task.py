@@ -124,7 +124,7 @@ class ForecastTask(Task):
         losses = [None, *self.objective.token_losses(row)[0].tolist()]
         ids = [int(row.ids[0, 0]), *row.targets[0].tolist()]
         is_learned = [False, *(row.loss_weights[0] > 0).tolist()]
-        count = max([1, *(place + 1 for place, learned in enumerate(is_learned) if learned)])
+        count = max([1, *(position + 1 for position, learned in enumerate(is_learned) if learned)])
         tokens = [
             ReplayedToken(each, f" {self.codec.centers[each]:+.2f}", loss if learned else None, None)
             for each, loss, learned in zip(ids[:count], losses, is_learned, strict=False)

@@ -78,7 +78,7 @@ class RunRecord(Section):
     device: str = Field(pattern="^(cpu|cuda|mps)$")
     dtype: str = Field(pattern="^(float32|bfloat16)$")
     files_in_tokens: list[str] | None = None
-    changes: list[StepSettings] | None = None  # if settings changed on resuming: those of the start, and each change
+    changes: list[StepSettings] | None = None  # if settings changed on resuming: the first ones, and each change
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:

@@ -22,6 +22,6 @@ class TrainingOptions(DeviceOptions, PaceOptions):
 
 
 class LongReplays:
-    """Whether a replay of more than a minute may begin; the command line forbids it in a pipe without --yes."""
+    """The permission to begin a replay of more than a minute; the command line forbids it in a pipe without --yes."""
 
     are_allowed: ClassVar[bool] = True

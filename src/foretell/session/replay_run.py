@@ -1,7 +1,7 @@
 """Any step of a run: the run's own session, built again at the checkpoint before the step, takes its steps again.
 
 Batches, dropout masks and draws are functions of the step, and pace.txt has the shares of time of each step, so the
-weights have the same bits as in the run on the same kind of device with as many threads and processes. Nothing is
+weights have the same bits as in the run on the same kind of device with equal numbers of threads and processes. Nothing is
 written into the run. Replayed states are kept in the user's cache folder, up to `CACHE_LIMIT`.
 """
 
