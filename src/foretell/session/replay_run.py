@@ -1,8 +1,8 @@
 """Any step of a run: the run's own session, built again at the checkpoint before the step, takes its steps again.
 
 Batches, dropout masks and draws are functions of the step, and pace.txt has the shares of time of each step, so the
-weights have the same bits as in the run on the same kind of device with equal numbers of threads and processes. Nothing is
-written into the run. Replayed states are kept in the user's cache folder, up to `CACHE_LIMIT`.
+weights have the same bits as in the run on the same kind of device with equal numbers of threads and processes.
+Nothing is written into the run. Replayed states are kept in the user's cache folder, up to `CACHE_LIMIT`.
 """
 
 from __future__ import annotations
