@@ -18,7 +18,7 @@ REMOVABLE = {
         "cli/forecast.py",
         {*("saved_model/part.py", "trainings.py", "serving/tasks.py", "included/almanac/make.py")},
     ),
-    "translation": ("cli/translate.py", {*("saved_model/part.py", "serving/tasks.py")}),
+    "translation": ("cli/translate.py", {*("saved_model/part.py", "trainings.py", "serving/tasks.py")}),
 }
 WITHOUT = """
 import importlib, importlib.abc, pkgutil, sys
