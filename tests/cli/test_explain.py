@@ -175,3 +175,19 @@ def test_every_answer_fits_eighty_columns(foretell, trained, mode):
 def test_what_cannot_be_explained_is_one_line_and_writes_nothing(foretell, trained, tmp_path, arguments, code, words):
     foretell("explain", trained, *arguments).refuses(code, *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_update_of_a_run_is_shown_whole_or_one_weight_of_it(foretell, trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shown = foretell("explain", trained, "--step", "2").succeeds()
+    for words in ("Update 2", "learning rate", "relative", "--value\n'update:", "row 0: ", "more row"):
+        assert words in shown.out
+    whole = foretell("explain", trained, "--step", "2", "--json").json
+    assert whole["rows"][0]["tokens"][0]["loss"] is None
+    weight = foretell("explain", trained, "--step", "2", "--value", whole["modules"][0]["largest"], "--json").json
+    assert weight["agrees"]
+    assert foretell("next", f"{trained}@step-2", "The", "--yes").succeeds().out
+    assert "goes with --value and --json alone" in foretell("explain", trained, "--step", "2", "--lens").err
+    assert "unknown option --yes" in foretell("next", trained, "The", "--yes").err
+    (tmp_path / "saved").mkdir()
+    assert "is not a run" in foretell("explain", tmp_path / "saved", "--step", "2").err

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from foretell.errors import CheckpointError, DataError, UsageError, counted
+from foretell.errors import CheckpointError, DataError, TokenizerError, UsageError, counted
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, newest_intact
 from foretell.runs.run import ENVIRONMENT, FollowedRun, Run
 from foretell.session.declaration import Training
@@ -85,7 +85,7 @@ class Replay:
             nearest = self.checkpoint(settings.step)
         try:
             session = session_at(self.training, self.run, self.record.at(index), nearest, self.data, Reporter())
-        except (CheckpointError, DataError) as error:
+        except (CheckpointError, DataError, TokenizerError) as error:
             kept = ", ".join(each.directory.name for each in list_checkpoints(self.run.checkpoints))
             raise CheckpointError(
                 f"{error}; without it no step of {self.run.directory} can be replayed, but it has {kept or 'nothing'}"
