@@ -21,7 +21,9 @@ from foretell.model.decoder import Decoder
 from foretell.numerics.randomness import permutation, stream_key
 
 MOST_EXAMPLES = 4096  # more cost time and hardly change the probe
-STRENGTHS = tuple(10.0**-power for power in range(1, 7))  # as shares of the sum of all squares
+# As shares of the squares around the mean. Weaker ones fit the training examples so well that little is left to learn:
+# on 1,000 rows of SST-2, 7e-4 has a loss of 0.31 in training and 0.46 on others, 7e-3 has 0.45 and 0.48
+STRENGTHS = (1.0, 0.3, 0.1, 0.03, 0.01)
 TINY = 1e-12  # against a division by 0 if all vectors are 0
 MOST_LEVERAGE = 1 - 1e-6  # an example that alone decides its output would divide by 0
 SCALES = tuple(2.0**power for power in range(8))  # of logits; ridge regression learns 0 and 1
@@ -47,14 +49,14 @@ def ridge(vectors: np.ndarray, kind: Kind, targets: Sequence[Target]) -> np.ndar
     wanted = kind.regression_targets(targets)  # (N, C)
     assert wanted is not None, "the head reads a vector per example"
     values, directions = np.linalg.eigh(vectors.T @ vectors)
-    rotated = vectors @ directions  # (N, D)
+    rotated, squares = vectors @ directions, len(vectors) * vectors.var(0).sum()  # (N, D)
     best, weight = np.inf, np.zeros((wanted.shape[1], vectors.shape[1]))
     for share in STRENGTHS:
-        inverse = 1 / (np.maximum(values, 0) + share * values.sum() + TINY)  # (D,)
+        inverse = 1 / (np.maximum(values, 0) + share * squares + TINY)  # (D,)
         of_directions = inverse[:, None] * (rotated.T @ wanted)  # (D, C)
         leverage = np.minimum(rotated**2 @ inverse, MOST_LEVERAGE)[:, None]  # (N, 1)
         left_out = (rotated @ of_directions - leverage * wanted) / (1 - leverage)
-        for scale in SCALES:
+        for scale in SCALES if kind.settings.labels else (1.0,):
             figure = next(iter(kind.figures(list(scale * left_out), targets).values()))
             if figure < best:
                 best, weight = figure, scale * (directions @ of_directions).T
