@@ -178,7 +178,8 @@ def test_the_page_marks_provisional_numbers_until_the_pass_is_there(open_live):
     page.evaluate(
         """() => { window.seen = [];
         const summary = document.querySelector("#next-summary"), section = document.querySelector("#next-section");
-        const observer = new MutationObserver(() => window.seen.push(`${section.classList.contains("provisional")}: ${summary.textContent}`));
+        const isEarly = () => section.classList.contains("provisional");
+        const observer = new MutationObserver(() => window.seen.push(`${isEarly()}: ${summary.textContent}`));
         observer.observe(summary, { childList: true }); }"""
     )
     page.get_by_text("Add the most probable token").click()
