@@ -64,6 +64,7 @@ function open(number) {
   const element = document.activeElement;
   const isTyped = byId("value").contains(element); // an address: the focus returns to where it was before
   if (!isTyped) origin = { element, stop: element.matches(".opens") ? stopOf(element) : "" };
+  if (!isTyped) byId("value").classList.toggle("left", element.getBoundingClientRect().left > innerWidth / 2); // next to the number
   path = [number];
   show(true);
 }

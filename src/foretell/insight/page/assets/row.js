@@ -91,7 +91,7 @@ function tokenLabels(data, token, pairs, step) {
 export function showRow(data, choice) {
   let byWeight = true;
   const show = () => {
-    byId("row-title").textContent = `Attention weights of ${named(data, choice.token)} in layer ${choice.layer}, head ${choice.head}`;
+    byId("row-title").textContent = `Attention weights of ${named(data, choice.token)}`;
     byId("row-address").textContent = inCore(data, choice.layer, "weights", choice.head, choice.token);
     if (!isKept(data, choice.token)) return fill(byId("row-table"), hint("This row is not in this page."));
     const order = button(byWeight ? "Sort by position" : "Sort by weight", () => { byWeight = !byWeight; show(); });
