@@ -125,7 +125,7 @@ def test_an_edited_text_is_followed(open_live, model):
     expected = foretell.next_tokens(model, TEXT, top=10)[0].tokens
     assert page.locator("#next-table tbody .number").first.inner_text() == f"{expected[0].probability:.4f}"
     assert page.locator("#tokens .token").count() == len(TEXT)
-    page.locator("#here").scroll_into_view_if_needed()
+    page.locator("#tokens .token").first.click()
     page.locator("#here tbody tr").first.wait_for()  # the lens of one position
 
 
@@ -269,7 +269,7 @@ def test_what_belongs_to_another_text_is_stale_once_an_edit_is_refused(open_live
     page.locator("#text").fill(bad)
     page.wait_for_selector("#trouble:not([hidden])")
     settled(page)
-    assert {"facts", "where", "text-section", "next-section", "attention-section"} <= set(page.evaluate(STALE))
+    assert {"facts", "where", "strip", "next-section", "here-section", "attention-section"} <= set(page.evaluate(STALE))
     assert page.locator("#next-section").evaluate("section => section.inert")
     assert page.locator("#next-section").evaluate("e => getComputedStyle(e).transitionProperty") == "filter"
     assert not continued.is_enabled()
@@ -277,7 +277,7 @@ def test_what_belongs_to_another_text_is_stale_once_an_edit_is_refused(open_live
     assert 0 <= trouble["y"] - (text["y"] + text["height"]) < 40
     edit(page, TEXT)
     assert not page.locator("#next-section").evaluate("section => section.inert") and continued.is_enabled()
-    assert not {"facts", "where", "text-section", "next-section"} & set(page.evaluate(STALE))
+    assert not {"facts", "where", "strip", "next-section"} & set(page.evaluate(STALE))
 
 
 def test_parts_that_are_not_in_view_are_stale_until_they_show_the_new_text(open_live):

@@ -169,6 +169,7 @@ def test_probabilities_after_filters_and_their_sum_open(open_live, model):
     assert shown == f"{value_in(page):.4f}" == f"{explain_value(model, TEXT, address).stored:.4f}"
     opened(page, page.locator("#value tbody tr").first.locator(".opens").first)
     assert page.locator("#value code").inner_text().startswith(f"probabilities[{LAST},")
+    page.keyboard.press("Escape")
     page.get_by_role("button", name="Reset to the model").click()
     assert page.locator("#next-summary .opens").count() == 0
 

@@ -12,8 +12,8 @@ from foretell.insight.page.write_page import choose, page_html, record_all, requ
 TEXT = "abcdefghij"
 PLENTY = 10**7
 KINDS = (
-    "embed.sum", "final", "values.0.attention_norm.mean", "contributions.0", "neurons.ids.0", "neurons.writes.0.0",
-    "stream.1", "queries.0", "values.0.feedforward.up",
+    "embed.sum", "final", "values.0.attention_norm.mean", "contributions.0", "learning.step",
+    "neurons.ids.0", "neurons.writes.0.0", "stream.1", "queries.0", "values.0.feedforward.up",
 )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def test_every_kind_that_is_left_out_is_reported(traced):
     whole = choose(traced, PLENTY, PLENTY)
     attention = sum(len(section.content) for section in whole.sections if "attention" in section.name)
     contents = choose(traced, must + attention, PLENTY)
-    assert len(contents.cut) == 9
+    assert len(contents.cut) == 10
     assert contents.first_query == 0
     assert not set(KINDS) & set(names(contents))
 
@@ -71,7 +71,7 @@ def test_attention_that_is_too_large_keeps_the_last_queries(traced):
     assert [section.shape for section in contents.sections if section.name == "attention.0"] == [(2, rows)]
 
 
-@pytest.mark.parametrize("budget", [237_000, 300_000])
+@pytest.mark.parametrize("budget", [246_000, 300_000])
 def test_a_page_is_never_larger_than_its_budget(make_model, budget):
     model = make_model("gpt2", width=256, num_layers=6)
     assert len(page_html(model, TEXT, budget).encode()) <= budget

@@ -56,4 +56,4 @@ def test_rows_of_the_head_without_a_token_are_left_out(make_model, open_page):
     model = make_model("gpt2", letters)
     wider = LanguageModel(make_model("gpt2").decoder, letters, "wider")
     assert wider.decoder.config.vocab_size > model.decoder.config.vocab_size
-    assert "All 3 tokens can be sampled." in open_page(wider, "ab").text("#next-summary")
+    assert "tokens of 3;" in open_page(wider, "ab").text("#next-table caption")

@@ -8,6 +8,7 @@ from typing import Any
 
 from foretell.insight.page.block_values import SUBLAYERS
 from foretell.insight.page.contributions import PARTS_AT_ONCE, WRITES_AT_ONCE
+from foretell.insight.page.learning import can_learn
 from foretell.insight.page.page_pass import PageModel, PagePass
 
 FORMAT = "foretell.page/1"
@@ -60,6 +61,7 @@ def model_outline(page: PageModel) -> dict[str, Any]:
         "sublayers": SUBLAYERS,
         "neurons": [neurons.values if neurons else None for neurons in page.neurons],
         "hasContributions": page.head_input is not None,
+        "canLearn": can_learn(page),
         "hasLevels": page.levels is not None,
         "atOnce": {"parts": PARTS_AT_ONCE, "writes": WRITES_AT_ONCE},
     }

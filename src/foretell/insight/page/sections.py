@@ -16,6 +16,7 @@ import torch
 from foretell.insight.page.block_sections import CONTRIBUTIONS, ENCODER_AT, STREAMS_AT, VALUES, VALUES_AT
 from foretell.insight.page.contributions import outcome_logits, outcome_parts, outcome_tokens, stream_needs
 from foretell.insight.page.family import Family, Index, PositionFamily, once, per_layer, value_family
+from foretell.insight.page.learning import can_learn, learning_step
 from foretell.insight.page.outline import model_outline
 from foretell.insight.page.packing import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
 from foretell.insight.page.page_pass import STEPS, PageModel, PagePass, array
@@ -150,6 +151,13 @@ FAMILIES = (
     Family("head.rows", lambda traced, _: traced.head_rows(), pack_exact, needs=stream_names, left_out=HEAD_INPUT),
     Family("head.biases", lambda traced, _: traced.head_biases(), pack_exact, needs=stream_names, left_out=HEAD_INPUT),
     *CONTRIBUTIONS,
+    Family(
+        "learning.step",
+        lambda traced, _: json.dumps(learning_step(traced)),
+        pack_text,
+        lambda page: range(can_learn(page)),
+        left_out="one step of gradient descent",
+    ),
     STREAMS_AT,
     VALUES_AT,
     ENCODER_AT,

@@ -79,6 +79,7 @@ function showVector(element, data, choice) {
     make("div", { class: "editor-row" }, ...number("vector-position", "at its position", { min: 0, step: 1, placeholder: "last" })));
   const showSecond = () => {
     whose.input.disabled = vectors[what.input.value].section === "head.rows"; // a weight is the same for all texts
+    whose.input.title = whose.input.disabled ? "A row of the head is the same for all texts." : "";
     second.hidden = whose.input.disabled || whose.input.value === "0";
   };
   const problem = make("div", { role: "status" });

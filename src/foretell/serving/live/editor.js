@@ -17,11 +17,11 @@ const FIRST = {
 const WORDS = { text: "Text", source: "Translation", values: "Values, oldest first, with spaces or commas between them; - for a missing one", example: "Text", pair: "First text", choice: "Question" };
 const OTHERS = { pair: "Second text", choice: "Answers, one on each line" };
 const HINTS = {
-  text: "Edit the text: everything below follows. Click a token under “What comes next” to continue with it.",
-  values: "Edit the values: everything below follows. Click a value under “The next value” to continue with it; the scale stays as it is.",
-  example: "Edit the text: the prediction and everything below follow.",
-  pair: "Edit the texts: the prediction and everything below follow.",
-  choice: "Edit the question or the answers: the prediction and everything below follow.",
+  text: "Edit the text: everything follows. Click what comes next to continue.",
+  values: "Edit the values: everything follows. Click a next value to continue with it; the scale stays as it is.",
+  example: "Edit the text: the prediction and everything else follow.",
+  pair: "Edit the texts: the prediction and everything else follow.",
+  choice: "Edit the question or the answers: the prediction and everything else follow.",
 };
 const isAlike = (a, b) => a === b || [a, b].every((reads) => ["text", "example", "source"].includes(reads)); // a text of one is a text of the other
 const PAUSE = 60; // milliseconds after a key, so that fast typing asks for fewer passes
@@ -67,7 +67,7 @@ export function showEditor(served) {
   const source = make("textarea", { id: "source", rows: 2, spellcheck: "false", dir: "auto" });
   const ofSource = make("div", { id: "source-field" }, make("label", { for: "source" }, "Source: the model translates it when you edit it"), source);
   const names = served.map(({ name }) => name);
-  const text = make("textarea", { id: "text", rows: 3, spellcheck: "false", dir: "auto", "aria-describedby": "trouble text-hint" });
+  const text = make("textarea", { id: "text", rows: 1, spellcheck: "false", dir: "auto", "aria-describedby": "trouble text-hint" });
   const others = make("textarea", { id: "others", rows: 2, spellcheck: "false", dir: "auto" }), othersLabel = make("label", { for: "others" });
   const ofOthers = make("div", { id: "others-field" }, othersLabel, others);
   const readOthers = () => (readsOf(session.state.model) === "pair" ? [others.value] : others.value.split("\n").filter((line) => line.trim()));
@@ -93,13 +93,10 @@ export function showEditor(served) {
     history.replaceState(null, "", `#${new URLSearchParams({ model: chosen })}`); // the model cannot read this text
     showTranslated(stateOfUrl(served));
   });
-  const card = make("section", { class: "card editor", "aria-labelledby": "editor-title" },
-    make("h2", { id: "editor-title" }, "Explore"),
-    make("div", { class: "editor-row" }, make("label", { for: "model" }, "Model"), model, makeTour()),
-    ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers, byId("trouble"),
-    make("p", { class: "hint", id: "text-hint" }),
-    make("p", { class: "hint examples", id: "examples" }), make("div", { id: "continuations" }));
-  fill(byId("live"), card, make("div", { id: "live-panels" }));
+  byId("options").prepend(make("label", { for: "model" }, "Model"), model, makeTour());
+  fill(byId("live"), make("div", { class: "editor" }, ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers, byId("trouble")));
+  fill(byId("live-more"), make("p", { class: "hint examples", id: "examples" }));
+  byId("attention-section").after(make("div", { id: "live-panels" }));
   session.listen((state, isTyped) => {
     const put = (field, value) => { if (!isTyped || document.activeElement !== field) field.value = value; }; // typing goes on
     if (!isTyped) { clearTimeout(timer); lastKey = -Infinity; }
@@ -112,6 +109,7 @@ export function showEditor(served) {
     put(others, state.others.join("\n"));
     others.rows = Math.max(2, state.others.length);
     byId("text-label").textContent = WORDS[reads];
+    byId("text-label").classList.toggle("sr", WORDS[reads] === "Text"); // as its heading
     byId("text-hint").textContent = HINTS[reads] ?? HINTS.text;
     model.value = state.model;
     const examples = served.find(({ name }) => name === state.model)?.examples ?? [];
@@ -140,8 +138,8 @@ function showContinuations() {
     fill(byId("continuations"),
       make("div", { class: "editor-row" },
         button(`Add the most probable ${shown.data?.hasLevels ? "value" : "token"}`, () => best !== null && continueWith([...appended, best]), { "aria-disabled": best === null ? "true" : false }),
-        button("Remove the last", () => continueWith(appended.slice(0, -1)), { disabled: !appended.length }),
-        button("Into the text", () => session.update({ text: text + appended.map((_, i) => (shown.data.hasLevels ? ` ${pieceAt(i)}` : pieceAt(i))).join(""), appended: [] }), { disabled: !appended.length })),
+        ...(appended.length ? [button("Remove the last", () => continueWith(appended.slice(0, -1))),
+          button("Into the text", () => session.update({ text: text + appended.map((_, i) => (shown.data.hasLevels ? ` ${pieceAt(i)}` : pieceAt(i))).join(""), appended: [] }))] : [])),
       ...(root.size ? [make("nav", { class: "branches", "aria-label": "Continuations" }, branches(root, [], appended))] : []));
   };
   session.listen(draw);

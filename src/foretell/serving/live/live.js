@@ -1,7 +1,6 @@
 // Starts the live page: the state of the URL, or a first text for the first model.
 import { onLink } from "../choice.js";
 import { showTheme } from "../colors.js";
-import { byId } from "../dom.js";
 import { PARTS, showProblem } from "../main.js";
 import { makeChanges, showChanges, showHeadChange } from "./changes.js";
 import { makeCompare, showCompare } from "./compare.js";
@@ -18,7 +17,6 @@ async function start() {
   try {
     const { models: served } = await models();
     showEditor(served);
-    byId("next-section").after(byId("live-panels")); // a change is next to the prediction
     makeChanges();
     makePatchMap();
     makeCompare(served);

@@ -22,7 +22,7 @@ export function makePatchMap() {
     hint("Each cell replaces the stream after a layer, at one position, by the stream of the second text there, and shows how the log-probability of the token changes. Click a cell to add its patch as a change."),
     make("label", { for: "second" }, "Second text"), second,
     make("div", { class: "editor-row" }, ...number("patch-from", "Positions from"), ...number("patch-to", "to"),
-      button("Compute the map", compute, { id: "patch-start" }), button("Cancel", cancel, { id: "patch-cancel", disabled: true })),
+      button("Compute the map", compute, { id: "patch-start" }), button("Cancel", cancel, { id: "patch-cancel", hidden: true })),
     make("div", { id: "patch-map" }));
   session.listen((state) => {
     if (document.activeElement !== second) second.value = state.second;
@@ -50,7 +50,7 @@ function positionsOf(data, lastOfSecond) {
 
 function cancel() {
   running.abort();
-  byId("patch-cancel").disabled = true;
+  byId("patch-cancel").hidden = true;
 }
 
 async function compute() {
@@ -61,7 +61,7 @@ async function compute() {
   const fail = (problem) => { Object.assign(map, { key: "", problem }); draw(); };
   if (!second) return fail("Enter a second text.");
   const { signal } = running = new AbortController();
-  byId("patch-cancel").disabled = false;
+  byId("patch-cancel").hidden = false;
   await busy(signal, async () => {
     const pass = await fetchSections([], { text: second, appended: [], change: [] }, { signal, fail, label: "Second text" });
     if (!pass) return;

@@ -46,7 +46,7 @@ export const session = {
 
 // What the page shows of another state than the present one is marked as stale, and cannot be used once the state is
 // refused. Panels have controls that stay in use, so of them the results are marked.
-const RESULTS = { changes: "change-effect", patch: "patch-map", compare: "compared", tour: "tour-words" };
+const RESULTS = { "text-section": "strip", changes: "change-effect", patch: "patch-map", compare: "compared", tour: "tour-words" };
 
 export function setStale(id, isStale, isRefused = false) {
   const element = byId(RESULTS[id] ?? id);
@@ -55,7 +55,7 @@ export function setStale(id, isStale, isRefused = false) {
   element.inert = isRefused;
 }
 
-const setAllStale = (isRefused) => ["facts", "here", ...Object.keys(PARTS)].forEach((id) => setStale(id, true, isRefused));
+const setAllStale = (isRefused) => ["facts", ...Object.keys(PARTS)].forEach((id) => setStale(id, true, isRefused));
 
 // The state has no pass, for a reason.
 export function refuse(reason) {
@@ -152,7 +152,6 @@ function mount(id) {
   if (!shown.choice || mounted.has(id)) return;
   mounted.add(id);
   for (const show of PARTS[id]) shown.choice.show(show);
-  if (id === "next-section") setStale("here", false);
   if (!AWAITED.has(id)) setStale(id, false);
 }
 
@@ -169,7 +168,7 @@ export async function readAll() {
 export function watchParts() {
   document.addEventListener("focusin", () => aroundFocus().forEach(mount));
   addEventListener("beforeprint", () => {
-    const before = new Set(mounted), missing = [...document.querySelectorAll("main > section")].filter(({ id, hidden }) => id in PARTS && !before.has(id) && !hidden);
+    const before = new Set(mounted), missing = [...document.querySelectorAll("main section")].filter(({ id, hidden }) => id in PARTS && !before.has(id) && !hidden);
     mountAll();
     const names = missing.map((section) => section.querySelector("h2").textContent).join(", ");
     const words = `${names ? `Missing here, since they had not been in view: ${names}.` : "Some numbers were still being read."} “Print” under “Take it along” reads all parts before it prints.`;

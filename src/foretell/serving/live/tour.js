@@ -184,7 +184,7 @@ const begin = button("Tour", () => {
 
 // The button that begins the tour, and its card.
 export function makeTour() {
-  byId("live").after(card);
+  byId("main").before(card);
   return begin;
 }
 
@@ -224,7 +224,7 @@ function say(sentences) {
 // A button that had the focus keeps the keys of the card working when it is turned off.
 function setOff(control, isOff) {
   if (isOff && document.activeElement === control) card.focus();
-  control.disabled = isOff;
+  control.hidden = isOff;
 }
 
 // Marks the card or section around an element, and brings it into view.

@@ -6,7 +6,8 @@ import { ask } from "./server.js";
 import { busy, passFields, session } from "./session.js";
 
 const FIRST = 12; // rows of a listing, before all are asked for
-const ADDRESS = /[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
+const ADDRESS = /(?:grad:)?[\w.]+\[-?\d+(?:,-?\d+)*\]/g; // of one number
+const LEARNED = /^(logits|head|embed|trunk)\b/; // numbers that the loss may depend on
 
 let path = []; // numbers, from the first that was opened to the shown one: {address, pass, minus, times, sum}
 let running = new AbortController();
@@ -63,6 +64,7 @@ function open(number) {
   const element = document.activeElement;
   const isTyped = byId("value").contains(element); // an address: the focus returns to where it was before
   if (!isTyped) origin = { element, stop: element.matches(".opens") ? stopOf(element) : "" };
+  if (!isTyped) byId("value").classList.toggle("left", element.getBoundingClientRect().left > innerWidth / 2); // next to the number
   path = [number];
   show(true);
 }
@@ -130,7 +132,9 @@ function sumIn({ words, headWidth, meaning, steps }, { step, column }) {
 
 function showPath() {
   const links = path.map((number, i) => make("li", {}, i === path.length - 1 ? make("code", { "aria-current": "true" }, nameOf(number)) : button(nameOf(number), () => backTo(i), { class: "link" })));
-  fill(byId("value-path"), make("ol", {}, ...links), ...(path.length > 1 ? [button("‹ Back", () => backTo(path.length - 2))] : []));
+  const { address, pass, minus, times, sum } = path.at(-1), hasGradient = LEARNED.test(address) && !(pass || minus || times || sum);
+  fill(byId("value-path"), make("ol", {}, ...links), make("div", { class: "editor-row" }, ...(path.length > 1 ? [button("‹ Back", () => backTo(path.length - 2))] : []),
+    ...(hasGradient ? [button("Learn: its gradient", () => follow({ address: `grad:${address}` }))] : [])));
 }
 
 function body({ words, headWidth, meaning, stored, recomputed, difference, dtype, agrees, changed, steps, write }) {
@@ -217,9 +221,9 @@ const timesOf = (times) => (times ? { "data-times": JSON.stringify(times) } : {}
 
 // The address of an operand, from the pattern of its column and the index of its row. “[:,3,:]” is a row of all heads.
 export function addressOf(pattern, index, width = shown.data.shape.headWidth) {
-  const [address] = pattern.split(", all heads");
+  const [, gradient, address] = /^(grad:)?([^ ]*)/.exec(pattern.split(", all heads")[0]);
   const entries = address.split(":").length === 3 ? [Math.floor(index / width), index % width] : [index];
-  return address.replace(/(\d*):\d*/g, (_, first) => String(Number(first) + entries.shift()));
+  return (gradient ?? "") + address.replace(/(\d*):\d*/g, (_, first) => String(Number(first) + entries.shift()));
 }
 
 const number = (value, write = inOneScale([value])) => (typeof value === "number" ? write(value) : visible(value));

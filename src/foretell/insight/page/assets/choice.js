@@ -90,8 +90,10 @@ export function readChoice(data, choice) {
 // Calls `follow` when the link changes. A link to a section of the page, as the one that skips to the text, keeps the state.
 export function onLink(follow) {
   addEventListener("hashchange", ({ oldURL }) => {
-    if (!location.hash || location.hash.includes("=")) follow();
-    else history.replaceState(null, "", oldURL);
+    if (!location.hash || location.hash.includes("=")) return follow();
+    const target = byId(location.hash.slice(1));
+    history.replaceState(null, "", oldURL);
+    if (target) keepInView(target, "auto");
   });
 }
 
@@ -105,8 +107,8 @@ export function goToLinked() {
 
 let kept = new AbortController();
 
-// Brings an element into view. What arrives above it moves it, so it is brought into view again, for some seconds or until
-// the reader does something.
+// Brings an element into view. What arrives above it moves it, so it is brought into view again, for a minute or until the
+// reader does something.
 export function keepInView(element, behavior) {
   kept.abort();
   kept = new AbortController();
@@ -116,7 +118,7 @@ export function keepInView(element, behavior) {
   setTimeout(() => { // not at the event that led here
     for (const type of ["wheel", "touchmove", "pointerdown", "keydown"]) addEventListener(type, () => observer.disconnect(), { signal, passive: true });
   });
-  setTimeout(() => observer.disconnect(), 10_000);
+  setTimeout(() => observer.disconnect(), 60_000); // a slow machine computes the parts above for that long
 }
 
 function write(choice, names) {

@@ -38,6 +38,13 @@ export const opensDifference = (number, other) => ({ ...opens(number), "data-min
 export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
 const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };
+const MEANING = { "␣": "a space", "⏎": "a line break", "⇥": "a tab" };
+// The meaning of the marks in texts, except those in earlier ones: “⏎ is a line break.”
+export function marksIn(texts, earlier = []) {
+  const has = (some, mark) => some.some((text) => visible(text).includes(mark));
+  const marks = Object.keys(MEANING).filter((mark) => has(texts, mark) && !has(earlier, mark));
+  return marks.length ? `${marks.map((mark) => `${mark} is ${MEANING[mark]}`).join(", ")}.` : "";
+}
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/u;
 
 // A token with visible white space: spaces at either end are ␣, a control character is shown as its code point.

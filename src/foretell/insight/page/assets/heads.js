@@ -4,11 +4,12 @@ import { firstKey, inCore, isKept, isVisible, weight, weightRow } from "./data.j
 import { button, byId, fill, fitCanvas, hint, make, onArrows, onWidth } from "./dom.js";
 import { four, named, short } from "./format.js";
 import { frame, held, inks, makeHeatMap } from "./heatmap.js";
+import { bringIntoSight } from "./tokens.js";
 
 // Every head of every layer as a small map. If a text has more tokens than cells, each cell shows its largest weight.
 const THUMB_CELLS = 64; // cells per side of a small map
-// Many heads are drawn small, to leave room for the large map
-const thumbSize = (heads) => Math.round(Math.min(100, Math.max(36, 470 / heads)));
+// Many heads or layers are drawn small, to leave room for the large map
+const thumbSize = ({ heads, layers }) => Math.round(Math.min(88, Math.max(28, Math.min(400 / heads, 300 / layers))));
 
 export function showGrid(data, choice) {
   const { layers, heads } = data.shape;
@@ -24,7 +25,7 @@ export function showGrid(data, choice) {
     })));
   const columns = make("div", { role: "row", class: "heads-row labels" }, make("span", { role: "columnheader", class: "row-label corner" }, "layer"),
     ...Array.from({ length: heads }, (_, head) => make("span", { role: "columnheader", class: "column-label" }, make("span", { class: "sr" }, "head "), String(head))));
-  const grid = make("div", { role: "grid", "aria-label": "Heads: a row for each layer", class: "heads", style: `--heads:${heads};--thumb:${thumbSize(heads)}px` }, columns, ...lines);
+  const grid = make("div", { role: "grid", "aria-label": "Heads: a row for each layer", class: "heads", style: `--heads:${heads};--thumb:${thumbSize(data.shape)}px` }, columns, ...lines);
   fill(byId("grid"), grid, hint(heads * layers > 1 ? "Rows are layers, columns are heads." : "This model has one head."));
 
   const choose = (layer, head) => { choice.set({ layer, head }); buttons[choice.layer * heads + choice.head].focus(); };
@@ -36,6 +37,7 @@ export function showGrid(data, choice) {
       each.setAttribute("aria-pressed", chosen);
       each.tabIndex = chosen ? 0 : -1;
     });
+    bringIntoSight(byId("grid"), buttons[choice.layer * heads + choice.head]);
   });
   // One layer at a time, so that the page stays responsive
   const paintFrom = (layer) => {
@@ -86,6 +88,7 @@ function colored(values, width, height) {
 
 // The chosen head as a large map: hovering or arrow keys read a cell, a click or Enter chooses its token and key.
 const LARGEST = 620; // pixels per side
+const LEAST_CELL = 4; // pixels per token of a long text, if the page is wide enough
 const READABLE = 13; // pixels per line of text
 const ROOM_FOR_NUMBER = 46;
 
@@ -111,7 +114,7 @@ export function showMap(data, choice) {
   choice.listen((changed) => {
     if (["layer", "head", "data"].some((name) => changed.has(name))) paintCells();
     if (changed.has("layer") || changed.has("head")) {
-      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, inCore(data, choice.layer, "weights", choice.head)));
+      byId("head-title").textContent = `Layer ${choice.layer}, head ${choice.head}`;
     }
     fill(byId("reading"), ...reading(data, choice));
     paint();
@@ -124,10 +127,11 @@ export function showMap(data, choice) {
 // Sizes of margin and cells; token labels are shown if there is room.
 function mapLayout(data, width) {
   const T = data.tokens.length;
-  const labels = Math.min(LARGEST, width) / T > READABLE + 3;
+  const high = innerWidth < 900 ? LARGEST : Math.max(innerHeight - 596, 300, LEAST_CELL * T); // beside the other cards, in one view
+  const most = Math.min(LARGEST, high), labels = Math.min(most, width) / T > READABLE + 3;
   const longest = Math.max(...data.tokens.map((token) => short(token.text, 10).length));
   const margin = labels ? Math.min(90, 14 + 7 * longest) : 30;
-  const side = Math.min(LARGEST, width - margin - 2);
+  const side = Math.min(most - margin, width - margin - 2);
   return { left: margin, top: margin, side, cell: side / T, labels, width: margin + side + 2 };
 }
 

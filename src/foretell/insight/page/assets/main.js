@@ -9,6 +9,7 @@ import { showNeurons } from "./feedforward.js";
 import { count } from "./format.js";
 import { showEmbedding, showFormulas } from "./formulas.js";
 import { showGrid, showMap } from "./heads.js";
+import { showLearning } from "./learning.js";
 import { showLens, showLensMap } from "./lens.js";
 import { showMemory } from "./memory.js";
 import { readSettings, showHere, showNext } from "./next.js";
@@ -25,14 +26,17 @@ export const PARTS = {
   "text-section": [showTokens],
   "series-section": [showSeries],
   "outcome-section": [showOutcome],
-  "next-section": [showNext, showHere],
+  "next-section": [showNext],
+  "here-section": [showHere],
+  "attention-section": [showMap, showGrid, showArcs],
   "embedding-section": [showEmbedding],
-  "attention-section": [showMap, showGrid, showArcs, showRow, showTerms, showAttentionValues, showHeadOutputs],
+  "head-section": [showRow, showTerms, showAttentionValues, showHeadOutputs],
   "memory-section": [showMemory, showCrossValues, showEncoderAttention, showEncoderFeedforward],
   "feedforward-section": [showNeurons, showFeedforwardValues],
   "stream-section": [showSizes, showVectors],
   "lens-section": [showLensMap, showLens],
   "contributions-section": [showContributions],
+  "learning-section": [showLearning],
   "formulas-section": [showFormulas],
 };
 
@@ -45,6 +49,7 @@ const LACKING = {
   "memory-section": (data) => !data.memory,
   "feedforward-section": (data) => !hasFeedforward(data),
   "contributions-section": (data) => !data.hasContributions,
+  "learning-section": (data) => !data.canLearn || !data.last,
 };
 
 // Begins to show a pass, with the choice of the URL: ends the listeners of the last one.
@@ -71,6 +76,7 @@ export async function start() {
     performance.mark("begun");
     const data = await readFile();
     performance.mark("read");
+    if (!Object.keys(data.choice).length) data.choice = { token: inTheMiddle(data) };
     const choice = begin(data);
     showProblem(linkProblem());
     onLink(() => {
@@ -92,6 +98,9 @@ export async function start() {
     throw error;
   }
 }
+
+// A token whose prediction is not that of the whole text, as a page in a file begins; with all its numbers, if there is one.
+const inTheMiddle = ({ last, firstQuery, lensFrom }) => Math.max(Math.ceil(last / 2), firstQuery, lensFrom);
 
 export function showProblem(words) {
   const trouble = byId("trouble");

@@ -1,7 +1,7 @@
 // What comes next: the distribution after the text under temperature, top-k and top-p, and after the chosen token.
 import { hasLens, readLens, whyMissing } from "./data.js";
 import { bar, barHeading, button, byId, caption, fill, headings, hint, make, numberCell, tableHead } from "./dom.js";
-import { addressOf, count, named, probability as inDigits, quoted, storedProbability, visible } from "./format.js";
+import { addressOf, count, marksIn, named, probability as inDigits, quoted, storedProbability, visible } from "./format.js";
 
 function sortedIds(logits) {
   const order = Uint32Array.from(logits, (_, i) => i);
@@ -135,7 +135,7 @@ function draw({ kept, probabilities }, order) {
 }
 
 // The logits after the last token, with what `barTable` needs; position: of the addresses of their probabilities.
-function drawNext({ logits, order, unfiltered, vocabulary, append, position }) {
+function drawNext({ logits, order, unfiltered, vocabulary, append, position, text = [] }) {
   const { kept, probabilities } = distribution(logits, order, settings);
   const filters = namedSettings(), address = (name, id) => (position === null ? null : addressOf(name, position, id));
   const rows = Array.from(order.subarray(0, SHOWN), (id, i) => ({
@@ -143,6 +143,7 @@ function drawNext({ logits, order, unfiltered, vocabulary, append, position }) {
     ...(filters && { before: unfiltered[i], addressBefore: address("probabilities", id) }),
   }));
   fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${logits.length.toLocaleString("en")}`, rows, inDigits, { append }));
+  byId("next-marks").textContent = marksIn(rows.map((row) => row.text), text);
   return kept;
 }
 
@@ -167,10 +168,10 @@ export function showNext(data, choice) {
   const size = logits.length;
 
   const update = () => {
-    const kept = drawNext({ ...read, vocabulary: data.vocabulary, append: data.append, position: data.last });
+    const kept = drawNext({ ...read, vocabulary: data.vocabulary, append: data.append, position: data.last, text: data.tokens.map((token) => token.text) });
     let mass = 0;
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
-    fill(byId("next-summary"), ...(kept === size ? [`All ${count(size, "token")} can be sampled.`]
+    fill(byId("next-summary"), ...(kept === size ? []
       : [`${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters ${kept === 1 ? "it has" : "they have"} `,
         make("span", { "data-address": addressOf(`probabilities.kept(${namedSettings()})`, data.last) }, inDigits(Math.min(1, mass))), " of the probability."]));
   };
@@ -186,6 +187,7 @@ export function showNext(data, choice) {
   choice.on(["settings"], () => put({ ...settings }));
   const sample = data.append && button("Sample a token", () => data.append(draw(distribution(logits, order, settings), order)));
   fill(byId("controls"), ...controls.map((control) => control.element), make("div", { class: "editor-row" }, reset, ...(sample ? [sample] : [])));
+  if (changedSettings().length) byId("sampling").open = true;
   update();
 }
 
@@ -194,16 +196,17 @@ export function showHere(data, choice) {
   const show = () => {
     const position = choice.token;
     byId("here-title").textContent = `After ${named(data, position)}`;
+    byId("here-summary").textContent = position === data.last ? "This is the last token: see “What comes next”. Choose an earlier one to see what was expected there." : "";
+    if (position === data.last) return fill(byId("here"));
     if (!hasLens(data, position)) return fill(byId("here"), hint("The prediction here is not in this page; it is kept for the last positions."));
     const reading = readLens(data, data.lensPlaces.length - 1, position);
     if (!reading) return fill(byId("here"), hint(whyMissing(data)));
     const { top, following: probability, rank } = reading;
-    const following = position < data.last ? data.tokens[position + 1] : null;
-    const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, address: addressOf("probabilities", position, token.id), mark: following?.id === token.id ? "follows" : "" }));
-    const words = following
-      ? `The text continues with ${quoted(following.text)}: probability ${storedProbability(probability)}, rank ${(rank + 1).toLocaleString("en")}.`
-      : "This is the last token of the text.";
-    fill(byId("here"), make("p", { class: "summary" }, words), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows, storedProbability));
+    const following = data.tokens[position + 1];
+    const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, address: addressOf("probabilities", position, token.id), mark: following.id === token.id ? "follows" : "" }));
+    byId("here-summary").textContent = `The text continues with ${quoted(following.text)}: probability ${storedProbability(probability)}, rank ${(rank + 1).toLocaleString("en")}. `;
+    if (data.canLearn) byId("here-summary").append(make("a", { href: "#learning-section" }, "Learn: one step"));
+    fill(byId("here"), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows, storedProbability));
   };
   choice.on(["token", "data"], show);
 }

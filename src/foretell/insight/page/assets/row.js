@@ -9,7 +9,7 @@ const LEAST = 0.005; // weights below are not drawn
 const LETTER = 13; // least pixels between labels
 
 export function showArcs(data, choice) {
-  const holder = fill(byId("arcs"), hint(`Hover over the line to move; click to choose. Weights below ${LEAST} are not drawn.`));
+  const holder = fill(byId("arcs"), hint(`Weights below ${LEAST} are not drawn.`));
   const lines = draw("g", { class: "lines" }), labels = draw("g", { class: "labels" });
   const picture = draw("svg", { role: "img", "aria-labelledby": "arcs-title", class: "arcs" }, lines, labels);
   holder.append(picture);
@@ -30,7 +30,7 @@ export function showArcs(data, choice) {
     const token = choice.shownToken();
     const step = stepOf(data, width);
     const pairs = visibleKeys(data, choice, token);
-    byId("arcs-title").textContent = `Arcs from ${named(data, token)} in layer ${choice.layer}, head ${choice.head}`;
+    byId("arcs-title").textContent = `Arcs from ${named(data, token)}`;
     fill(lines, ...pairs.map((pair) => arc(data, token, pair, step)), baseline(width));
     fill(labels, ...tokenLabels(data, token, pairs, step));
   };
@@ -92,6 +92,7 @@ export function showRow(data, choice) {
   let byWeight = true;
   const show = () => {
     byId("row-title").textContent = `Attention weights of ${named(data, choice.token)}`;
+    byId("row-address").textContent = inCore(data, choice.layer, "weights", choice.head, choice.token);
     if (!isKept(data, choice.token)) return fill(byId("row-table"), hint("This row is not in this page."));
     const order = button(byWeight ? "Sort by position" : "Sort by weight", () => { byWeight = !byWeight; show(); });
     fill(byId("row-table"), order, region("Row of attention", rowTable(data, choice, byWeight), "tall"));

@@ -2,7 +2,7 @@
 import { inkOn, onTheme, weightColor } from "./colors.js";
 import { firstKey, isKept, weightRow } from "./data.js";
 import { button, byId, fill, fresh, listen, make, onArrows } from "./dom.js";
-import { four, named, quoted, short, visible } from "./format.js";
+import { four, marksIn, named, quoted, short, visible } from "./format.js";
 
 // The bar that stays in sight, with the chosen token, layer and head.
 export function showWhere(data, choice) {
@@ -54,6 +54,7 @@ export function showTokens(data, choice) {
     event.preventDefault();
   });
 
+  const marks = marksIn(data.tokens.map(({ text }) => text));
   const tint = () => {
     const from = choice.shownToken();
     const weights = weightRow(data, choice.layer, choice.head, from);
@@ -64,9 +65,9 @@ export function showTokens(data, choice) {
       chip.style.color = weight > 0 ? inkOn(weight) : "";
       chip.title = `${named(data, i)}${i <= from ? `: ${four(weight)}` : ""}`;
     });
-    byId("tokens-legend").textContent = isKept(data, from)
-      ? `Tint: the attention weights of ${named(data, from)} in layer ${choice.layer}, head ${choice.head}.`
-      : `The attention of ${named(data, from)} is not in this page.`;
+    byId("tokens-legend").textContent = `${isKept(data, from)
+      ? `Tint: attention weights of ${named(data, from)}, layer ${choice.layer}, head ${choice.head}.`
+      : `The attention of ${named(data, from)} is not in this page.`} ${marks}`;
   };
   choice.listen((changed) => {
     if (changed.has("token")) {
@@ -82,7 +83,7 @@ export function showTokens(data, choice) {
 }
 
 // Scrolls the holder only, not the page.
-function bringIntoSight(holder, chip) {
+export function bringIntoSight(holder, chip) {
   const inside = chip.getBoundingClientRect(), around = holder.getBoundingClientRect();
   if (inside.top < around.top) holder.scrollTop -= around.top - inside.top + 8;
   else if (inside.bottom > around.bottom) holder.scrollTop += inside.bottom - around.bottom + 8;
