@@ -42,6 +42,7 @@ def test_a_file_shows_the_step(make_model, open_page):
     model = make_model("gpt2")
     opened, step = open_page(model, TEXT), learning_step(record_all(model, TEXT))
     numbers = opened.page.locator("#learning .chain td.number").all_inner_texts()
+    assert step is not None
     assert numbers[0] == f"{step['loss']:.4f}" and numbers[-1] == f"{step['newLoss']:.4f}"
     opened.page.locator("#here-section a").click()
     opened.page.wait_for_function("() => document.querySelector('#learning').getBoundingClientRect().top < 400")
