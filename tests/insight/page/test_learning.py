@@ -28,6 +28,7 @@ def test_the_loss_falls_and_the_model_stays_as_it_is(make_model):
     model = make_model("gpt2")
     before = {path: weight.clone() for path, weight in model.decoder.named_parameters()}
     step = learning_step(record_all(model, TEXT))
+    assert step is not None
     assert step["newLoss"] < step["loss"] == pytest.approx(explain_value(model, TEXT, "loss.mean").stored, rel=1e-5)
     assert step["after"][0] > step["before"][0], "the token of the text becomes more probable"
     assert all(torch.equal(weight, before[path]) for path, weight in model.decoder.named_parameters())
