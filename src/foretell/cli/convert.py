@@ -77,11 +77,12 @@ def convert(
         str | None,
         Parameter(
             help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3, phi3, gpt_neox, stablelm, phi; for gguf gpt2, llama, "
-            "qwen2, qwen3 (default: what fits)."
+            "qwen2, qwen3, olmo2, gemma3 (default: what fits)."
         ),
     ] = None,
     dtype: Annotated[
-        str | None, Parameter(help="float32, float16 or bfloat16; gguf: f32, f16 or q8_0 (default: as in SOURCE).")
+        str | None,
+        Parameter(help="float32, float16 or bfloat16; gguf: f32, f16, q8_0 or packed (default: as in SOURCE)."),
     ] = None,
     verify: arguments.Verify = False,
     json: arguments.Json = False,
@@ -162,7 +163,7 @@ def export_model(
     from foretell.convert.huggingface import stored_dtype
 
     exporter = EXPORTERS[to]
-    precision = exporter.precisions[dtype or exporter.defaults[stored_dtype(find_weights_of(source))]]
+    precision = exporter.precision_for(model, dtype, stored_dtype(find_weights_of(source)))
     if "task_head" in model.parts and to == "huggingface":
         from foretell.finetuning.export_classifier import export_classifier
 

@@ -17,7 +17,7 @@ from foretell.config.section import check_known
 from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
-from foretell.convert.gguf.export import PRECISIONS, export_gguf
+from foretell.convert.gguf.export import PACKED, PRECISIONS, export_gguf
 from foretell.convert.gguf.metadata import ARCHITECTURES
 from foretell.convert.huggingface_files import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
@@ -195,6 +195,11 @@ class Exporter:
         if name not in list(self.precisions):
             raise UsageError(f"{format_name} writes {', '.join(self.precisions)}, not {name}")
 
+    def precision_for(self, model: LanguageModel, name: str | None, stored: torch.dtype) -> Any:
+        """The named precision, by default that of the model, whose floats were stored in a dtype."""
+        is_packed = PACKED in self.precisions and model.quantization is not None
+        return self.precisions[name or (PACKED if is_packed else self.defaults[stored])]
+
 
 def export(
     model: LanguageModel,
@@ -206,8 +211,9 @@ def export(
 ) -> dict[str, Any]:
     """Write a model for other programs, read it back, compare the two, and return the report (export-report.json).
 
-    target: the new directory, or the new file for gguf. dtype: float32, float16 or bfloat16; for gguf f32, f16 or q8_0;
-    by default the model's. family: by default a suitable one. Raises UsageError, and OutputError if the target exists.
+    target: the new directory, or the new file for gguf. dtype: float32, float16 or bfloat16; for gguf f32, f16, q8_0 or
+    packed; by default the model's. family: by default a suitable one. Raises UsageError, and OutputError if the target
+    exists.
     """
     check_model(model)
     check_known(to, tuple(EXPORTERS), "format")
@@ -215,15 +221,14 @@ def export(
     exporter = EXPORTERS[to]
     if dtype is not None:
         exporter.check_precision(to, dtype)
-    chosen = dtype or exporter.defaults[model.dtype]
-    return exporter.export(model, path, exporter.precisions[chosen], family)
+    return exporter.export(model, path, exporter.precision_for(model, dtype, model.dtype), family)
 
 
 EXPORTERS: dict[str, Exporter] = {
     "huggingface": Exporter(export_huggingface, DTYPES, {dtype: name for name, dtype in DTYPES.items()}, FAMILIES),
     "gguf": Exporter(
         export_gguf,
-        {name: name for name in PRECISIONS},
+        {name: name for name in (*PRECISIONS, PACKED)},
         {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "f32"},
         ARCHITECTURES,
     ),

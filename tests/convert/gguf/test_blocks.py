@@ -11,6 +11,7 @@ import torch
 from foretell.convert.gguf import blocks as module
 from foretell.convert.gguf.blocks import BLOCKS, read_floats, unpack_rows
 from foretell.convert.gguf.header import TENSOR_TYPES, TYPE_OF_NAME, read_header
+from foretell.convert.gguf.pack_blocks import pack_rows
 from foretell.convert.gguf.write import pack_tensor
 from foretell.model.quantization import dequantize
 
@@ -40,6 +41,12 @@ def test_a_block_has_the_bits_of_the_gguf_package(kind: str) -> None:
         rows = random_rows(kind, seed)
         ours, theirs = dequantize(**unpack_rows(kind, torch.from_numpy(rows))), theirs_of(kind, rows)
         assert torch.equal(ours.view(torch.int32), theirs.view(torch.int32))
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_unpacked_blocks_are_packed_to_the_same_bytes(kind: str) -> None:
+    rows = torch.from_numpy(random_rows(kind))
+    assert torch.equal(pack_rows(kind, unpack_rows(kind, rows)), rows)
 
 
 def write(path: Path, tensors: dict[str, tuple[str, np.ndarray]]) -> None:

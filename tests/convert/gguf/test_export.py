@@ -303,7 +303,7 @@ def test_the_verb_prints_the_report(saved: Path, capfd) -> None:
 
 
 REFUSED = (
-    (["out.gguf", "--to", "gguf", "--dtype", "bfloat16"], 2, "gguf writes f32, f16, q8_0, not bfloat16"),
+    (["out.gguf", "--to", "gguf", "--dtype", "bfloat16"], 2, "gguf writes f32, f16, q8_0, packed, not bfloat16"),
     (["out", "--to", "huggingface", "--dtype", "q8_0"], 2, "huggingface writes float32, float16, bfloat16, not q8"),
     (["out.gguf", "--to", "gguf", "--family", "mistral"], 2, "unknown family 'mistral'"),
     (["out.gguf", "--to", "gguf", "--family", "gpt2"], 2, "gpt2 cannot express num_kv_heads = 2"),

@@ -26,6 +26,8 @@ from foretell.text import Tokenizer
 from tests.convert.gguf.conftest import ROTARY
 from tests.convert.gguf.test_blocks import random_rows, theirs_of
 
+gguf = pytest.importorskip("gguf", reason="the package `gguf` is not installed")
+
 WIDTH = 256  # of a block of the K types
 IDS = [[5, 9, 2, 250, 31, 8]]
 BOUNDS = {"Q5_0": 1.6, "Q5_1": 1.6, "Q5_K": 1.6, "Q6_K": 1.4}  # bytes in memory over those of the file; others 1.1
@@ -123,6 +125,23 @@ def test_mixed_types_are_saved_and_loaded_with_the_same_bits(tokenizer: Tokenize
         assert run_command(["info", str(tmp_path / name)]) == 0
         out = capfd.readouterr().out
         assert "q4_0 (" in out or "q4_0" in out, name
+
+
+def test_what_came_packed_leaves_with_the_same_bytes(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_packed(Path("packed.gguf"), tokenizer, MIXED, tied=False)
+    assert run_command(["convert", "packed.gguf", "saved"]) == 0
+    assert run_command(["convert", "saved", "again.gguf", "--to", "gguf"]) == 0
+    assert "again.gguf: llama (GGUF), packed, " in capfd.readouterr().out
+    before, after = (tensors_of(path) for path in ("packed.gguf", "again.gguf"))
+    assert before.keys() == after.keys() and all(kind == after[name][0] for name, (kind, _) in before.items())
+    assert all(np.array_equal(data, after[name][1]) for name, (_, data) in before.items())
+
+
+def tensors_of(path: str) -> dict[str, tuple[str, np.ndarray]]:
+    return {tensor.name: (tensor.tensor_type.name, tensor.data) for tensor in gguf.GGUFReader(path).tensors}
 
 
 @pytest.mark.parametrize("kinds", [{"": "Q4_1"}, MIXED], ids=["Q4_1", "mixed"])

@@ -63,6 +63,16 @@ def test_all_weights_equal_the_dequantised_file_in_no_more_memory(path: Path, mo
     assert used < FILES[path.name][0] * path.stat().st_size
 
 
+def test_the_file_leaves_with_the_same_bytes(path: Path, model: LanguageModel, tmp_path: Path) -> None:
+    foretell.export(model, tmp_path / "out.gguf", "gguf")
+    before, after = (gguf.GGUFReader(file) for file in (path, tmp_path / "out.gguf"))
+    written = {tensor.name: tensor.data for tensor in after.tensors}
+    assert all((tensor.data == written.pop(tensor.name)).all() for tensor in before.tensors) and not written
+    for name in ("model", "tokens", "token_type", "eos_token_id"):
+        ours, theirs = (file.fields[f"tokenizer.ggml.{name}"].contents() for file in (after, before))
+        assert ours == theirs, name
+
+
 def test_digits_are_split_and_a_turn_ends(path: Path, model: LanguageModel) -> None:
     assert model.tokenizer.decode(model.tokenizer.encode("  12")) == "  12" and len(model.tokenizer.encode("12")) == 2
     assert FILES[path.name][2] in map(model.tokenizer.piece, model.tokenizer.end_ids)

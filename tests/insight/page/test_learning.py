@@ -16,6 +16,7 @@ TEXT = "abcdefgha"
 def test_each_number_of_the_chain_is_the_explained_one(make_model, changes):
     model = make_model("gpt2", **changes)
     step = learning_step(record_all(model, TEXT))
+    assert step is not None
     for link in step["chain"]:
         assert explain_value(model, TEXT, link["address"]).stored == pytest.approx(link["value"], rel=1e-5)
         gradient = explain_value(model, TEXT, f"grad:{link['address']}").stored

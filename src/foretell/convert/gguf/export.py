@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from foretell.config.model import ModelConfig
-from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
+from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs, pairings
 from foretell.convert.gguf.blocks import read_floats
 from foretell.convert.gguf.files import read_gguf
 from foretell.convert.gguf.metadata import FREQUENCIES, choose_architecture, frequency_divisors, write_metadata
+from foretell.convert.gguf.pack_blocks import packed_matrices
 from foretell.convert.gguf.vocabulary import PRE, is_composed, write_vocabulary
 from foretell.convert.gguf.write import PackedTensor, pack_tensor, write_gguf
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
@@ -30,10 +32,23 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
 from foretell.storage.files import check_new, new_files, write_json
 from foretell.storage.manifest import EXPORT_REPORT, describe_files
-from foretell.text.tokenizer_json import missing_bytes
+from foretell.text.tokenizer_json import is_byte_level, missing_bytes
 
-# name on the command line -> llama.cpp's file type
-PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}
+PRECISIONS = ("f32", "f16", "q8_0")
+PACKED = "packed"  # the precision of a model that came packed: matrices keep their bytes, other tensors are f32
+# llama.cpp's file types, by the most frequent type of matrices
+FILE_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q8_0": 7,
+    "q5_0": 8,
+    "q5_1": 9,
+    "q4_k": 14,
+    "q5_k": 16,
+    "q6_k": 18,
+}
 BLOCK = 32
 ALWAYS_FULL = ("position_embd.weight",)  # llama.cpp adds its rows without conversion
 QUANTIZATION_VERSION = 2  # version of ggml's block formats
@@ -44,18 +59,21 @@ def export_gguf(
 ) -> dict[str, Any]:
     """Write a float32 model on the CPU as a new GGUF file, with a report in the same folder; returns the report.
 
-    precision: 'f32', 'f16' or 'q8_0'. By default, the first architecture that can express the model is chosen. Raises
-    ConfigError for a configuration or weight that it cannot express, TokenizerError for a tokenizer that llama.cpp does
-    not support, and OutputError for a missed bound; nothing is written in these cases.
+    precision: 'f32', 'f16', 'q8_0' or 'packed'. By default, the first architecture that can express the model is
+    chosen. Raises ConfigError for a configuration or weight that it cannot express, TokenizerError for a tokenizer that
+    llama.cpp does not support, and OutputError for a missed bound; nothing is written in these cases.
     """
+    matrices = packed_matrices(model) if precision == PACKED else {}
     model = model.with_float_weights("convert")
     check_new(target)
     config = model.decoder.config
     family = choose_architecture(config, family_name)
     check_weights(family, config, model.decoder.state_dict())
-    pairs = describe_file(model, family, precision)
-    tensors = pack_weights(model.decoder, family, precision)
-    written = model if precision == "f32" else unpacked_model(model, family, tensors)
+    kinds = Counter(matrix.kind.lower() for matrix in matrices.values())
+    pairs = describe_file(model, family, next(iter(kinds.most_common(1)), (precision,))[0])
+    tensors = pack_weights(model.decoder, family, precision, matrices)
+    is_exact = precision in ("f32", PACKED)
+    written = model if is_exact else unpacked_model(model, family, tensors)
     report_path = target.with_name(EXPORT_REPORT)
     if report_path.exists():
         report_path = target.with_name(f"{target.stem}.{EXPORT_REPORT}")
@@ -66,7 +84,7 @@ def export_gguf(
             **report_head(family, precision),
             "pre_tokenizer": pairs[PRE],
             **check_parity(read_back(file), written, prepare),
-            "rounding": rounding(model, written) if precision != "f32" else None,
+            "rounding": None if is_exact else rounding(model, written),
             "notes": notes(model, tensors, precision),
             "files": describe_files([file]),
         }
@@ -82,7 +100,8 @@ def notes(model: LanguageModel, tensors: Mapping[str, PackedTensor], precision: 
         )
     if is_composed(model.tokenizer.to_json()):
         lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
-    if missing := missing_bytes(model.tokenizer.to_json()["model"]["vocab"]):
+    document = model.tokenizer.to_json()
+    if missing := is_byte_level(document) and missing_bytes(document["model"]["vocab"]):
         lines.append(
             f"{len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}: "
             "llama.cpp drops them silently"
@@ -92,10 +111,17 @@ def notes(model: LanguageModel, tensors: Mapping[str, PackedTensor], precision: 
     return lines
 
 
-def pack_weights(decoder: Decoder, family: Family, precision: str) -> dict[str, PackedTensor]:
+def pack_weights(
+    decoder: Decoder, family: Family, precision: str, matrices: Mapping[str, PackedTensor] = {}
+) -> dict[str, PackedTensor]:
+    """All tensors of the file; `matrices` by the paths of their weights keep their bytes."""
     weights = {path: weight.detach().to("cpu", torch.float32) for path, weight in decoder.named_parameters()}
+    weights |= {path: matrix.content for path, matrix in matrices.items()}
+    first = {pairing.theirs: pairing.ours[0] for pairing in pairings(family, decoder.config)}
     packed = {
-        name: pack(name, tensor, precision_of(name, tuple(tensor.shape), precision).upper())
+        name: PackedTensor(matrices[first[name]].kind, tensor)
+        if first[name] in matrices
+        else pack(name, tensor, precision_of(name, tuple(tensor.shape), precision).upper())
         for name, tensor in iter_theirs(family, decoder.config, weights)
     }
     divisors = frequency_divisors(decoder.config)
@@ -104,7 +130,7 @@ def pack_weights(decoder: Decoder, family: Family, precision: str) -> dict[str, 
 
 def precision_of(name: str, shape: tuple[int, ...], wanted: str) -> str:
     """The precision of a tensor: f32 for vectors, f16 instead of q8_0 if the row length is not a multiple of 32."""
-    if len(shape) < 2 or name in ALWAYS_FULL:
+    if len(shape) < 2 or name in ALWAYS_FULL or wanted == PACKED:
         return "f32"
     return "f16" if wanted == "q8_0" and shape[-1] % BLOCK else wanted
 
@@ -128,8 +154,8 @@ def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[
     return {
         "general.type": "model",
         "general.name": Path(model.name).name,
-        "general.file_type": PRECISIONS[precision],
-        **({"general.quantization_version": QUANTIZATION_VERSION} if precision == "q8_0" else {}),
+        "general.file_type": FILE_TYPES[precision],
+        **({"general.quantization_version": QUANTIZATION_VERSION} if precision.startswith("q") else {}),
         **write_metadata(family, config),
         **write_vocabulary(model.tokenizer, config.vocab_size),
     }

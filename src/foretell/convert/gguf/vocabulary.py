@@ -2,11 +2,12 @@
 
 llama.cpp selects the pre-tokenizer, which splits text before the merges, by name. With a wrong name it would silently
 give other tokens, so an unknown name is refused when reading, and the tokenizer's split is compared with the known ones
-when writing. Only byte-level BPE (and plain bytes) is written; SentencePiece's vocabulary with scores is read too.
+when writing. Byte-level BPE (and plain bytes) and SentencePiece's vocabulary with scores are read and written.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ ENDS = tuple(f"{START}.{name}_token_id" for name in ("eos", "eot", "eom"))
 END_NAMES = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>")
 TEMPLATE = "tokenizer.chat_template"
 NO_MERGE = "Ā Ā"  # llama.cpp requires merges, and the format has no empty list; this pair never occurs
+BYTE_NAME = re.compile("<0x[0-9A-F]{2}>")
+BLANK_SPLIT = {  # has no effect, since blanks have been replaced (Gemma's tokenizer.json)
+    "type": "Split",
+    "pattern": {"String": " "},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
 PLACEMENT = ("single_word", "lstrip", "rstrip")
 
 
@@ -66,16 +74,14 @@ WITHOUT_MERGES = "gpt-2"  # for plain bytes, the split does not matter
 def write_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
     """The pairs of a tokenizer for a model with `vocab_size` rows; `TokenizerError` if llama.cpp cannot have it."""
     document = tokenizer.to_json()
-    check_kind(tokenizer, document)
-    check_marks(tokenizer, document)
+    write = write_sentencepiece if document["model"].get("byte_fallback") else write_byte_level
     names, kinds = token_list(document, vocab_size)
+    pairs = write(tokenizer, document, names, kinds)
+    check_marks(tokenizer, document)
     ends = tokenizer.end_ids
-    pairs = {
-        MODEL: "gpt2",
-        PRE: find_split(document),
+    pairs |= {
         TOKENS: names,
         KINDS: kinds,
-        MERGES: [" ".join(merge) for merge in document["model"]["merges"]] or [NO_MERGE],
         f"{START}.bos_token_id": ends[0] if tokenizer.start_id is None else tokenizer.start_id,
         f"{START}.eos_token_id": ends[0],
         f"{START}.add_bos_token": bool(tokenizer.start_ids),
@@ -86,6 +92,51 @@ def write_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
     if tokenizer.chat_template is not None:
         pairs[TEMPLATE] = tokenizer.chat_template
     return pairs
+
+
+def write_byte_level(
+    tokenizer: Tokenizer, document: TokenizerJson, names: Sequence[str], kinds: list[int]
+) -> dict[str, Any]:
+    """The split and the merges of byte-level BPE."""
+    check_kind(tokenizer, document)
+    merges = [" ".join(merge) for merge in document["model"]["merges"]]
+    return {MODEL: "gpt2", PRE: find_split(document), MERGES: merges or [NO_MERGE]}
+
+
+def write_sentencepiece(
+    tokenizer: Tokenizer, document: TokenizerJson, names: Sequence[str], kinds: list[int]
+) -> dict[str, Any]:
+    """SentencePiece's scores, which follow from the order of the merges; changes the types of bytes and unknown."""
+    vocabulary, unknown = document["model"]["vocab"], document["model"]["unk_token"]
+    for name, index in vocabulary.items():
+        if kinds[index] == NORMAL and BYTE_NAME.fullmatch(name):
+            kinds[index] = BYTE
+    if unknown is not None:
+        kinds[vocabulary[unknown]] = UNKNOWN
+    merges = [(first, second) for first, second in document["model"]["merges"]]
+    ranks = {piece: -float(rank) for rank, piece in enumerate(dict.fromkeys(map("".join, merges)))}
+    scores = [ranks.get(name, float(-len(names))) for name in names]
+    expected = merges_by_score(mergeable_pieces(vocabulary, kinds), scores)
+    prefixes = [has_prefix for has_prefix in (False, True) if same_steps(document, unknown, has_prefix)]
+    if not prefixes or set(merges) != set(expected) or [*map("".join, merges)] != [*map("".join, expected)]:
+        raise TokenizerError("GGUF: the tokenizer has bytes for unknown characters, but is not SentencePiece's BPE")
+    return {MODEL: "llama", PRE: "default", SCORES: scores, f"{START}.add_space_prefix": prefixes[0]}
+
+
+def same_steps(document: TokenizerJson, unknown: str | None, has_prefix: bool) -> bool:
+    """True if a tokenizer changes texts as SentencePiece's BPE does."""
+    plain = tokenizer_json.sentencepiece_json({}, (), unknown, has_prefix)
+    model = {name: value for name, value in plain["model"].items() if name not in ("vocab", "merges")}
+    steps, own_steps = (
+        (each["normalizer"] or {}).get("normalizers", [each["normalizer"]]) for each in (plain, document)
+    )
+    is_split = document["pre_tokenizer"] not in (None, BLANK_SPLIT)
+    return (
+        steps == own_steps
+        and not is_split
+        and plain["decoder"] == document["decoder"]
+        and all(document["model"].get(name) == value for name, value in model.items())
+    )
 
 
 def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
@@ -240,11 +291,15 @@ def sentencepiece_document(
     if not is_list_of(scores, float) or len(scores) < len(names):
         raise TokenizerError(f"{SCORES} is not a list with a score for every token")
     vocabulary = {name: index for index, name in enumerate(names) if kinds[index] != UNUSED}
-    mergeable = {name: index for name, index in vocabulary.items() if kinds[index] in (NORMAL, USER_DEFINED)}
     unknown = next((name for name, index in vocabulary.items() if kinds[index] == UNKNOWN), None)
     has_prefix = pairs.get(f"{START}.add_space_prefix", True) is True
-    merges = merges_by_score(mergeable, scores)
+    merges = merges_by_score(mergeable_pieces(vocabulary, kinds), scores)
     return tokenizer_json.sentencepiece_json(vocabulary, merges, unknown, has_prefix), True
+
+
+def mergeable_pieces(vocabulary: Mapping[str, int], kinds: Sequence[int]) -> dict[str, int]:
+    """The tokens that pieces are merged to, and from."""
+    return {name: index for name, index in vocabulary.items() if kinds[index] in (NORMAL, USER_DEFINED)}
 
 
 def merges_by_score(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
