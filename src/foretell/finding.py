@@ -32,7 +32,7 @@ from foretell.storage.files import (
 from foretell.storage.manifest import check_model_files
 from foretell.text import Tokenizer, has_tokenizer, load_tokenizer
 
-INCLUDED = ("primer", "almanac")  # folders of foretell/included
+INCLUDED = ("primer", "atlas", "almanac")  # folders of foretell/included
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 

@@ -27,7 +27,7 @@ ROWS_TUNED = 121  # of 600 rows and more in each table: twenty commands evaluate
 PAGES = {  # package -> the pages that name its files, if it is not one of the package's name
     "insight": ("insight", "explain", "attribution", "receipts", "page"),
     "convert": ("convert", "quantization"),
-    "included": ("primer", "almanac"),
+    "included": ("primer", "atlas", "almanac"),
     **dict.fromkeys(("system", "storage", "numerics"), ("foundations",)),
 }
 ROWS = ROOT / "docs" / "rows.md"

@@ -20,11 +20,11 @@ from foretell.session.reporter import Reporters
 from foretell.storage.manifest import READ_FOR_INFERENCE, write_manifest
 
 HOME, RUN = Path(__file__).parent, Path("runs/atlas")
-SEED, TEXTS = 1, 200_000
+SEED, TEXTS = 1, 100_000
 
 
 def make() -> None:
-    """Train, then write the best checkpoint in bfloat16 next to the recipe."""
+    """Train, then write the best checkpoint in float32 next to the recipe."""
     texts = cache(lambda: list(documents(SEED, TEXTS)))
     recipe = read_toml(HOME / "recipe.toml")
     request = TextRequest(source=texts, names=["the small world"], out=RUN, size="tiny", overrides=recipe)
@@ -32,7 +32,7 @@ def make() -> None:
         session = run_training(TextTraining(request, continue_prompt), reporter, resume=True)
     best = session.run.best()
     model = load(best.directory, "cpu", "float32")
-    save_model(HOME, model.decoder, model.tokenizer, torch.bfloat16)
+    save_model(HOME, model.decoder, model.tokenizer, torch.float32)
     write_manifest(HOME, READ_FOR_INFERENCE)
     print(f"atlas is step {best.step}: held-out loss {best.training()['validation_loss']:.3f}")
 

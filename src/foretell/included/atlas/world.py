@@ -17,8 +17,9 @@ from foretell.data.documents import TextDocument
 from foretell.data.questions import Ending
 
 HELD_OUT_SHARE = 8  # one combination in eight
-DOCUMENT_WORDS = (10, 42)  # a document ends with the story in which it reaches a number between these
-INVENTED_SHARE = 0.2  # of names that only their text has
+DOCUMENT_TOKENS = (10, 60)  # a document ends with the story in which it reaches a number between these
+LONGEST_DOCUMENT = 120  # tokens; a story that would make it longer is left out
+INVENTED_SHARE = 0.2  # of the lists of people
 LARGEST_TERM = 20
 
 # country: capital, two more towns, language
@@ -74,11 +75,11 @@ Kind = Callable[[Rng], Story]
 
 
 def people(rng: Rng, count: int) -> list[str]:
-    """Different names; some are invented."""
-    known = rng.sample([*PRONOUNS], count)
-    invented = ["".join(rng.sample(SYLLABLES, rng.randint(2, 3))).capitalize() for _ in range(count)]
-    names = [new if rng.random() < INVENTED_SHARE else old for new, old in zip(invented, known, strict=True)]
-    return names if len(set(names)) == count else known
+    """Different names; one of them may be invented, which the model reads as an unknown word."""
+    names = rng.sample([*PRONOUNS], count)
+    if rng.random() < INVENTED_SHARE:
+        names[rng.randrange(count)] = "".join(rng.sample(SYLLABLES, 3)).capitalize()
+    return names
 
 
 # ---------------------------------------------------------------------------------------------- what is always true
@@ -115,7 +116,7 @@ def two_facts(rng: Rng) -> Story:
 
 # --------------------------------------------------------------------------------------- what the text said before
 def residents(rng: Rng) -> Story:
-    """Who lives where, and what follows about one of them; the combinations are people and towns."""
+    """People and their towns, and facts that follow about one of them. Each pair is a combination."""
     count = rng.randint(1, 3)
     pairs = [*zip(people(rng, count), rng.sample([*COUNTRY_OF], count), strict=True)]
     verb = rng.choice(("lives in", "comes from"))
@@ -132,8 +133,8 @@ def residents(rng: Rng) -> Story:
     if count == 1 and person in PRONOUNS:
         pronoun, possessive = PRONOUNS[person]
         about += [f"[{pronoun}] speaks [{language}].", f"The capital of {possessive} country is [{capital}]."]
-    said = [f"{name} {verb} {place}." for name, place in rng.sample(pairs, count)]
-    return Story(" ".join([*said, *rng.sample(about, rng.randint(1, 3))]), [" ".join(pair) for pair in pairs])
+    sentences = [f"{name} {verb} {home}." for name, home in rng.sample(pairs, count)]
+    return Story(" ".join([*sentences, *rng.sample(about, rng.randint(1, 3))]), [" ".join(pair) for pair in pairs])
 
 
 def gift(rng: Rng) -> Story:
@@ -161,8 +162,8 @@ def agreement(rng: Rng) -> Story:
 
 def repetition(rng: Rng) -> Story:
     """A list of random words that is written again, up to three times; the combination is the list."""
-    count = rng.randint(3, 12)
-    words = rng.sample(WORDS, count) if rng.random() < 0.8 else people(rng, count)
+    count = rng.randint(3, rng.choice((6, 12, 24)))
+    words = rng.sample(WORDS, count) if rng.random() < 0.8 or count > 12 else people(rng, count)
     separator = rng.choice((" ", " ", ", "))
     again = separator.join([words[0], *(f"[{word}]" for word in words[1:])])
     start, between = rng.choice((("", separator), ("List: ", ". Again: "), ("", ". ")))
@@ -178,7 +179,7 @@ def addition(rng: Rng) -> Story:
 
 # kind: its share of the stories of the training
 KINDS: dict[Kind, float] = {
-    fact: 0.2, two_facts: 0.1, residents: 0.2, gift: 0.1, agreement: 0.1, repetition: 0.15, addition: 0.15,
+    fact: 0.15, two_facts: 0.1, residents: 0.2, gift: 0.08, agreement: 0.07, repetition: 0.2, addition: 0.2,
 }  # fmt: skip
 
 
@@ -199,11 +200,19 @@ def training_story(rng: Rng) -> str:
 def documents(seed: int, count: int) -> Iterator[TextDocument]:
     """The training texts: stories of all kinds in random order. Text `index` is a function of (seed, index)."""
     for index in range(count):
-        rng, words = random.Random(f"{seed} {index}"), []
-        length = rng.randint(*DOCUMENT_WORDS)
-        while len(words) < length:
-            words += training_story(rng).split(" ")
-        yield TextDocument(f"text {index}", " ".join(words))
+        rng = random.Random(f"{seed} {index}")
+        text, length = training_story(rng), rng.randint(*DOCUMENT_TOKENS)
+        while count_tokens(text) < length:
+            longer = f"{text} {training_story(rng)}"
+            if count_tokens(longer) > LONGEST_DOCUMENT:
+                break
+            text = longer
+        yield TextDocument(f"text {index}", text)
+
+
+def count_tokens(text: str) -> int:
+    """The number of words and punctuation marks."""
+    return len(re.findall(r"\w+|[^\w\s]", text))
 
 
 def questions(kind: Kind, seed: int, count: int) -> list[Ending]:
