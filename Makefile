@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-long test-oracles test-models test-wheel readme site lint primer almanac chaos fuzz laws amx neon clean
+.PHONY: demo test test-long test-oracles test-models test-wheel readme site lint primer atlas almanac chaos fuzz laws amx neon clean
 
 demo: $(VENV)/.installed-plot,serve  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -63,6 +63,9 @@ lint: $(VENV)/.installed-dev
 
 primer: $(VENV)/.installed-plot  ## train the included model again, from its recipe
 	$(BIN)/python -m foretell.included.primer.make
+
+atlas: $(VENV)/.installed-plot  ## train the included model of a small world again, from its recipe
+	$(BIN)/python -m foretell.included.atlas.make
 
 almanac: $(VENV)/.installed-plot  ## train the included forecaster again, from its recipe
 	$(BIN)/python -m foretell.included.almanac.make

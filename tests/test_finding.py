@@ -24,7 +24,8 @@ def test_an_unknown_name_is_answered_with_the_models_in_runs(tmp_path, monkeypat
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / file).write_text("{}")
     with pytest.raises(
-        CheckpointError, match="no model '': no such path.*; there is 'primer', 'almanac', 'sorter', 'trained'$"
+        CheckpointError,
+        match="no model '': no such path.*; there is 'primer', 'atlas', 'almanac', 'sorter', 'trained'$",
     ):
         find_model("")
     with pytest.raises(CheckpointError, match="did you mean 'sorter'"):
@@ -35,7 +36,7 @@ def test_a_run_whose_name_is_not_utf8_is_listed_readably(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "bad\udcff").mkdir(parents=True)
     (tmp_path / "runs" / "bad\udcff" / "run.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="there is 'primer', 'almanac', 'bad\ufffd'$"):
+    with pytest.raises(CheckpointError, match="there is 'primer', 'atlas', 'almanac', 'bad\ufffd'$"):
         find_model("")
 
 

@@ -33,7 +33,7 @@ from foretell.storage.files import (
 from foretell.storage.manifest import check_model_files
 from foretell.text import Tokenizer, has_tokenizer, load_tokenizer
 
-INCLUDED = ("primer", "almanac")  # folders of foretell/included
+INCLUDED = ("primer", "atlas", "almanac")  # folders of foretell/included
 STEP = re.compile(r"step-(\d{1,9})")
 REPLAY = "foretell.trainings"  # imported by name: a replay needs every kind of training, which import this module
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")

@@ -76,7 +76,7 @@ def test_info_lists_the_models_of_this_machine(home: Path, capfd: pytest.Capture
     assert run(["info", "--json"]) == 0
     listed = {each["name"]: each for each in json.loads(capfd.readouterr().out)["models"]}
     studio = str(home / ".lmstudio" / "models" / "them" / "other" / "other.gguf")
-    assert {name: listed[name]["architecture"] for name in listed if name not in ("primer", "almanac")} == {
+    assert {name: listed[name]["architecture"] for name in listed if name not in ("primer", "atlas", "almanac")} == {
         "ollama:smollm2:135m": "llama",
         "ollama:me/mine:latest": "llama",
         "ollama:hf.co/a/b:Q4_0": "llama",

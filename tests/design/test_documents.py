@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Trainings in the documents are shortened here; the test is that the command is correct
 SHORT = ["--steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
-INCLUDED = {"primer", "almanac"}
+INCLUDED = {"primer", "atlas", "almanac"}
 TABLES = ["reviews.csv", "stars.csv", "entailment.csv", "pairs.csv", "choices.jsonl"]
 ROWS_TUNED = 121  # of 600 rows and more in each table: twenty commands evaluate all
 ROWS = ROOT / "docs" / "rows.md"

@@ -89,7 +89,10 @@ PATTERNS = {
     ),
 }
 # Text that is not the project's own: licences, lesson sources quoted as data, and this file
-EXEMPT = {Path("tests/design/test_plain_english.py"), Path("src/foretell/included/primer/tokenizer.json")}
+EXEMPT = {
+    Path("tests/design/test_plain_english.py"),
+    *(Path(f"src/foretell/included/{name}/tokenizer.json") for name in ("primer", "atlas")),
+}
 
 
 def texts(folders: tuple[str, ...]) -> list[Path]:

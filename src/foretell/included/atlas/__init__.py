@@ -1,0 +1,1 @@
+"""The small world's model included in foretell, with its recipe: `make atlas` trains it again."""
