@@ -30,7 +30,7 @@ LIMITS: dict[str, int] = {
     "finetuning": 5030,
     "forecasting": 4139,
     "generation": 2510,
-    "included": 109,
+    "included": 426,
     "inference": 964,
     "insight": 12913,
     "lessons": 3422,
