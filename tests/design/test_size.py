@@ -52,7 +52,7 @@ LIMITS: dict[str, int] = {
 }
 START = 72_098  # the sum of the limits without reserves; it only falls
 # For larger work: what may be added, and what has been
-RESERVES = {"real models": (3000, 2309), "training, opened": (2500, 1723), "front door": (800, 0)}
+RESERVES = {"real models": (3000, 2501), "training, opened": (2500, 2500), "front door": (800, 800)}
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
 # Modules that are kept: take one out when it is merged, and give a reason for one that is new
