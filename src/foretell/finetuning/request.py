@@ -34,6 +34,7 @@ from foretell.text import Tokenizer, train_lower_case_words, train_tokenizer
 GPT1_WIDTH = 768
 BATCH_SIZE = 32  # Radford et al. 2018, section 4.1
 WARMUP_SHARE = 0.002  # share of the steps, as in the paper
+PRETRAINED_WARMUP_SHARE = 0.06  # Hu et al. 2021, table 9: the first full steps would undo the head's probe
 EVALUATIONS_PER_EPOCH = 2
 MOST_EVALUATIONS = 12  # approximately; otherwise, with few examples, six without improvement would come too early
 FEWEST_STEPS = 120  # with few examples there are more epochs
@@ -76,7 +77,7 @@ class TuningRecipe:
             "learning_rate": self.rate(width) if width >= SMALL_WIDTH else self.small_factor * kind.learning_rate,
             "schedule": "linear",
             "final_learning_rate_share": 0.0,
-            "warmup_steps": max(1, round(WARMUP_SHARE * steps)),
+            "warmup_steps": max(1, round((WARMUP_SHARE if width < SMALL_WIDTH else PRETRAINED_WARMUP_SHARE) * steps)),
             "weight_decay": self.weight_decay,
             "beta2": 0.999,
             "evaluate_every": every,

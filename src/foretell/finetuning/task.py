@@ -33,6 +33,7 @@ from foretell.finetuning.inputs import (
 from foretell.finetuning.kind import find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, count_repeated, hash_examples, split_off_dev
+from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.language_model import LanguageModel
 from foretell.numerics.randomness import stream_key
 from foretell.saved_model.parts_on_disk import save_parts
@@ -136,6 +137,12 @@ class FinetuneTask(Task):
         self.weights = self.head.task.weights(data.train, settings.class_weights)  # (N,)
         self.kept = frozenset(tuned.tokenizer.special_tokens.values())
         self.model = weights_by_path(tuned.decoder, self.head)
+
+    @property
+    def starts_trained(self) -> bool:
+        """True for a head that starts from a probe, which may remain the best."""
+        reads_vectors = self.head.task.regression_targets([self.data.train[0].target]) is not None
+        return self.has_held_out and self.config.model.width >= SMALL_WIDTH and reads_vectors
 
     def batch(self, step: int) -> TaskBatch:
         indices = self.order.indices(step)
