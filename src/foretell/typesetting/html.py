@@ -37,8 +37,7 @@ MAX_CELLS = 32  # rows and columns of a heat map; larger ones show their edges
 # Brackets are drawn as borders: without a mathematics font, browsers do not stretch <mo>
 BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
 HARD_SPACE = "\N{NO-BREAK SPACE}"  # browsers collapse several plain spaces into one
-SQUARE = "min-width:3em;width:3em;height:3em;box-sizing:border-box"  # a cell of a heat map
-STRONGEST = 0.7  # opacity for 1 in a heat map: text has a contrast of at least 4.5 in light and dark mode
+STRONGEST = 0.7  # opacity for 1 in a heat map, on light and dark backgrounds: text has a contrast of at least 4.5
 RIGHT = "text-align:right;text-align:-webkit-right"  # Chromium aligns MathML only with the second value
 STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # gives labels and numbers the same line height
 
@@ -214,7 +213,7 @@ def _heat_map(heat_map: HeatMap, level: int) -> str:
     left_out = len(heat_map.row_labels) - len(rows)
     more = f"<p>{left_out} more rows are left out.</p>" if left_out > 0 else ""
     caption = f"<caption>{escape(heat_map.caption)}</caption>" if heat_map.caption else ""
-    style = ' style="border-collapse:collapse;font-size:0.8em"'
+    style = ' style="border-collapse:collapse;text-align:center;font-size:0.8em"'
     return _framed(style, f"{caption}{header}{''.join(rows)}") + more
 
 
@@ -227,18 +226,15 @@ def _framed(style: str, content: str) -> str:
 
 
 def _heat_label(scope: str, label: str) -> str:
-    turned = (
-        ' style="writing-mode:vertical-rl;transform:rotate(180deg)"' if scope == "col" else ""
-    )  # no wider than a cell
-    return f'<th scope="{scope}" style="white-space:pre"><span{turned}>{escape(label)}</span></th>'
+    turned = ";writing-mode:sideways-lr" if scope == "col" else ""  # no wider than a cell
+    return f'<th scope="{scope}" style="white-space:pre{turned}">{escape(label)}</th>'
 
 
 def _heat_cell(value: float | str) -> str:
     if isinstance(value, str):
         return f"<td>{value}</td>"
-    # Opacity instead of a colour scale, so that it works on light and dark backgrounds
     opacity = STRONGEST * min(max(value, 0.0), 1.0)
-    style = f"background:rgba(31,119,180,{opacity:.3f});padding:0;text-align:center;{SQUARE}"
+    style = f"background:rgba(31,119,180,{opacity:.3f});padding:0;min-width:3em;height:3em;box-sizing:border-box"
     return f'<td style="{style}" title="{value:.4f}">{value:.2f}</td>'
 
 

@@ -12,11 +12,16 @@ from foretell.insight.page.write_page import record_all
 TEXT = "abcdefgha"
 
 
+def step_of(model):
+    step = learning_step(record_all(model, TEXT))
+    assert step is not None
+    return step
+
+
 @pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 1}, {"tie_embeddings": False}])
 def test_each_number_of_the_chain_is_the_explained_one(make_model, changes):
     model = make_model("gpt2", **changes)
-    step = learning_step(record_all(model, TEXT))
-    assert step is not None
+    step = step_of(model)
     for link in step["chain"]:
         assert explain_value(model, TEXT, link["address"]).stored == pytest.approx(link["value"], rel=1e-5)
         gradient = explain_value(model, TEXT, f"grad:{link['address']}").stored
@@ -28,8 +33,7 @@ def test_each_number_of_the_chain_is_the_explained_one(make_model, changes):
 def test_the_loss_falls_and_the_model_stays_as_it_is(make_model):
     model = make_model("gpt2")
     before = {path: weight.clone() for path, weight in model.decoder.named_parameters()}
-    step = learning_step(record_all(model, TEXT))
-    assert step is not None
+    step = step_of(model)
     assert step["newLoss"] < step["loss"] == pytest.approx(explain_value(model, TEXT, "loss.mean").stored, rel=1e-5)
     assert step["after"][0] > step["before"][0], "the token of the text becomes more probable"
     assert all(torch.equal(weight, before[path]) for path, weight in model.decoder.named_parameters())
@@ -42,9 +46,8 @@ def test_a_text_of_one_token_teaches_nothing(make_model):
 
 def test_a_file_shows_the_step(make_model, open_page):
     model = make_model("gpt2")
-    opened, step = open_page(model, TEXT), learning_step(record_all(model, TEXT))
+    opened, step = open_page(model, TEXT), step_of(model)
     numbers = opened.page.locator("#learning .chain td.number").all_inner_texts()
-    assert step is not None
     assert numbers[0] == f"{step['loss']:.4f}" and numbers[-1] == f"{step['newLoss']:.4f}"
     opened.page.locator("#here-section a").click()
     opened.page.wait_for_function("() => document.querySelector('#learning').getBoundingClientRect().top < 400")

@@ -127,7 +127,7 @@ export function showMap(data, choice) {
 // Sizes of margin and cells; token labels are shown if there is room.
 function mapLayout(data, width) {
   const T = data.tokens.length;
-  const high = innerWidth < 900 ? LARGEST : Math.max(innerHeight - 596, 300, LEAST_CELL * T); // beside the other cards, in one view
+  const high = innerWidth < 900 ? LARGEST : Math.max(innerHeight - 596, 300, LEAST_CELL * T); // in one view with the other cards
   const most = Math.min(LARGEST, high), labels = Math.min(most, width) / T > READABLE + 3;
   const longest = Math.max(...data.tokens.map((token) => short(token.text, 10).length));
   const margin = labels ? Math.min(90, 14 + 7 * longest) : 30;

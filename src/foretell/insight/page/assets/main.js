@@ -99,7 +99,7 @@ export async function start() {
   }
 }
 
-// A token whose prediction is not that of the whole text, as a page in a file begins; with all its numbers, if there is one.
+// The token on which a page in a file opens: in the middle of the text, so that both predictions differ.
 const inTheMiddle = ({ last, firstQuery, lensFrom }) => Math.max(Math.ceil(last / 2), firstQuery, lensFrom);
 
 export function showProblem(words) {

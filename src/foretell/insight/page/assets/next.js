@@ -205,7 +205,7 @@ export function showHere(data, choice) {
     const following = data.tokens[position + 1];
     const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, address: addressOf("probabilities", position, token.id), mark: following.id === token.id ? "follows" : "" }));
     byId("here-summary").textContent = `The text continues with ${quoted(following.text)}: probability ${storedProbability(probability)}, rank ${(rank + 1).toLocaleString("en")}. `;
-    if (data.canLearn) byId("here-summary").append(make("a", { href: "#learning-section" }, "Learn: one step"));
+    if (data.canLearn) byId("here-summary").append(make("a", { href: "#learning-section" }, "Learn it"));
     fill(byId("here"), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows, storedProbability));
   };
   choice.on(["token", "data"], show);
