@@ -30,7 +30,7 @@ LIMITS: dict[str, int] = {
     "finetuning": 5038,
     "forecasting": 4139,
     "generation": 2510,
-    "included": 426,
+    "included": 378,
     "inference": 964,
     "insight": 12914,
     "lessons": 3422,

@@ -1,4 +1,4 @@
-"""Measure the small world's model on combinations that it never read: `python -m foretell.included.atlas.measure`."""
+"""Measure the small world's model on combinations that it never read: `python bench/atlas.py`."""
 
 from __future__ import annotations
 

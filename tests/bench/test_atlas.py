@@ -7,11 +7,11 @@ from itertools import islice
 
 import pytest
 import torch
+from atlas import best_heads, repeated_words, share_right
 
 import foretell
 from foretell.data.batch import make_batch
 from foretell.finding import find_model
-from foretell.included.atlas.measure import best_heads, repeated_words, share_right
 from foretell.included.atlas.world import COUNTRY_OF, KINDS, addition, documents, is_held_out, questions
 from foretell.insight.attribution.ablation import ablate
 from foretell.insight.attribution.head_patterns import head_patterns
