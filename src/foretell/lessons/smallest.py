@@ -224,7 +224,7 @@ class SmallestLesson(Lesson):
 
     @property
     def skipped(self) -> str:
-        return "the source's figures are of its own sentence and weights" if self.is_own else ""
+        return "the source prints figures of another sentence or other weights" if self.is_own else ""
 
     def shown(self) -> dict[str, Any]:
         model, losses, words, vocabulary = (
@@ -233,7 +233,7 @@ class SmallestLesson(Lesson):
             self.sentence.words,
             self.sentence.vocabulary,
         )
-        ids, digits = self.sentence.ids, 6 if len(vocabulary) <= len(VOCABULARY) else 4  # as many as fit a terminal
+        ids, digits = self.sentence.ids, 6 if len(vocabulary) <= len(VOCABULARY) else 4  # what fits a terminal
         contexts = [" ".join(words[: t + 1]) for t in range(len(ids))]
         targets = [vocabulary[target] for target in self.sentence.targets]
         return {
