@@ -46,7 +46,7 @@ def test_the_smallest_decoder_reads_the_readers_sentence(foretell):
     assert "The sentence is: my five words here now!" in outcome.out
     checked = foretell("lesson", "smallest", "--text", "my five words here now", "--seed", "3", "--check").succeeds()
     assert checked.out.splitlines()[0].split()[:2] == ["smallest", "skipped"]
-    assert "skipped: the source's figures" in checked.out
+    assert "skipped: the source prints figures of another sentence" in checked.out
 
 
 def test_break_shows_the_training_error(foretell):

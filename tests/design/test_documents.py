@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import runpy
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,8 @@ GENERATION = ROOT / "docs" / "generation.md"
 TUNING = ROOT / "bench" / "tables.py"
 ROWS_FILES = {"toy.txt": "text", "toy.toml": "toml", "questions.csv": "csv"}  # shown on that page, in these languages
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
+
+REPLY = "0.24"  # to every exercise of a lesson
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -66,6 +70,7 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     """The working directory that the documents assume: my.txt, tables, conversations, and a GPT-2 directory, gpt2."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(quantize, "MEASURED_TOKENS", 1000)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{REPLY}\n" * 20))
     (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
     shutil.copytree(gpt2_directory, tmp_path / "gpt2")
     months = [f"{1949 + month // 12}-{month % 12 + 1:02},{100 + month + 9 * (month % 12)}" for month in range(144)]
@@ -153,6 +158,17 @@ def test_the_readme_is_short_and_so_are_its_outputs():
     outputs += [part.splitlines()[1:] for body in recorded for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]]
     assert len(text.splitlines()) <= 180
     assert len(recorded) >= 2 and all(len(lines) <= 8 for lines in outputs)
+
+
+@pytest.mark.parametrize(("page", "least"), [("lessons.md", 3), ("class.md", 2)])
+def test_the_pages_on_lessons_show_real_exercises_and_checks(page, least, working_directory, capfd):
+    outputs = shown_outputs(ROOT / "docs" / page)
+    shown = [(command, lines) for command, lines in outputs if "smallest" in command and lines]
+    assert len(shown) >= least
+    for command, lines in shown:
+        capfd.readouterr()
+        assert run(command[1:]) == 0
+        assert [line for line in lines if line != REPLY] == capfd.readouterr().out.splitlines(), command
 
 
 def test_the_page_about_rows_shows_the_real_output(working_directory, capfd):

@@ -224,7 +224,7 @@ class SmallestLesson(Lesson):
 
     @property
     def skipped(self) -> str:
-        return "the source's figures are for another sentence and other weights" if self.is_own else ""
+        return "the source prints figures of another sentence or other weights" if self.is_own else ""
 
     def shown(self) -> dict[str, Any]:
         model, losses, words, vocabulary = (
