@@ -17,7 +17,7 @@ from foretell.errors import OPTION, UsageError, as_keyword
 SOURCE = Path(foretell.__file__).parent
 # Options of commands and of the server, which have no keyword in Python
 OF_COMMANDS = {"host", "look_budget", "png", "port", "report", "spans", "strict", "update", "weights", "workers"}
-OF_COMMANDS |= {"allow_special", "hold_out", "test"}  # of a method; in commands that a message advises
+OF_COMMANDS |= {"allow_special", "hold_out", "test", "value", "yes"}  # of a method; in commands that a message advises
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from foretell.typesetting.text import shorten
 
 def test_help_shows_examples_and_explains_model(foretell):
     out = foretell("--help").out
-    assert 'foretell next primer "The return value of the"' in out
+    assert 'foretell explain primer "The cat sat"' in out
     assert "A MODEL is a path" in out
 
 

@@ -97,7 +97,7 @@ def test_documents_that_do_not_see_each_other_are_separated(foretell, tmp_path):
         (["--show-batch", "0", "--out", "RUN"], ["steps 1 to 12", "not 0"]),
         (["--show-batch", "13", "--out", "RUN"], ["steps 1 to 12", "not 13"]),
         (["--show-batch", "1", "--out", "nonesuch"], ["nonesuch"]),
-        (["--show-batch", "1", "--out", "RUN@step-000007"], ["step-000007"]),
+        (["--show-batch", "1", "--out", "RUN@step-999"], ["999"]),
         (["--show-batch", "1", "--out", "RUN", "--steps", "3"], ["--show-batch", "trains nothing"]),
         (["--show-batch", "1", "--out", "RUN", "--resume", "auto"], ["--show-batch", "trains nothing"]),
         (["--show-batch", "1", "--out", "RUN", "--model.width", "8"], ["--show-batch", "trains nothing"]),

@@ -27,7 +27,7 @@ LIMITS: dict[str, int] = {
     "data": 3184,
     "distributed": 408,
     "evaluation": 728,
-    "finetuning": 5038,
+    "finetuning": 5039,
     "forecasting": 4139,
     "generation": 2510,
     "included": 378,

@@ -13,6 +13,7 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.inference.query import next_tokens
 from foretell.lessons import gpt2
 from foretell.lessons.gpt2 import Gpt2Lesson
+from foretell.lessons.registry import EXERCISES
 from foretell.model.init import make_decoder
 from foretell.saved_model.parts_on_disk import save_model
 from foretell.text import load_tokenizer
@@ -38,7 +39,7 @@ def test_without_weights_the_predictions_are_skipped_and_the_rest_is_checked(les
     report = lessons["gpt2"].report()
     assert report.status == "skipped"
     assert "--weights" in report.skipped
-    assert len(report.checks) == 6
+    assert len(report.checks) == 6 + EXERCISES
 
 
 def test_without_weights_the_printed_probabilities_are_shown_as_data(lessons):

@@ -52,6 +52,7 @@ PREDICTIONS = {
         {" are": 0.1440, " have": 0.1428, " were": 0.0638, ",": 0.0579, " and": 0.0379},
     ),
 }
+P_OF_THE = PREDICTIONS[11][1][" the"]
 
 INCLUDED_MODEL = "primer"
 TOP, CONTINUATION_TOKENS = 5, 12
@@ -117,12 +118,11 @@ class Gpt2Lesson(Lesson):
         return [*check_pieces(), *self.check_context(), *(self.check_gpt2() if self.is_gpt2 else [])]
 
     def solutions(self) -> list[Exercise]:
-        probability = PREDICTIONS[11][1][" the"]
         sizes = [len(piece_bytes(PIECES[t])) for t in QUOTE]
         return [
             Exercise(len(IDS[:31]), "30 + 1", "the positions 0 to 30"),
             Exercise(sum(sizes), " + ".join(map(str, sizes)), "20 e2 80 and 9c"),
-            Exercise(-math.log(probability), f"-ln({probability})", "section 4"),
+            Exercise(-math.log(P_OF_THE), f"-ln({P_OF_THE})", "section 4"),
         ]
 
     def check_context(self) -> list[FigureCheck]:
