@@ -7,6 +7,9 @@ logits, caches, files and adapters.
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +17,13 @@ import torch
 from torch import Tensor
 
 import foretell
+from foretell.config.model import ModelConfig
 from foretell.config.sampling import SamplingConfig
 from foretell.convert.families import FAMILIES
+from foretell.convert.gguf.metadata import choose_architecture
+from foretell.convert.huggingface_files import read_config
 from foretell.data.batch import make_batch
-from foretell.errors import CheckpointError
+from foretell.errors import CheckpointError, ConfigError
 from foretell.generation.batch_generation import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -25,6 +31,7 @@ from foretell.insight.attribution.direct_logit_attribution import direct_logit_a
 from foretell.insight.recorded_pass import record
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
+from foretell.model.kernels.fast_decoder import find_obstacle
 from foretell.training.objective import Objective
 from tests.convert.conftest import CASES
 from tests.insight.explain.test_explanation import explain_at, random_addresses
@@ -135,6 +142,32 @@ def test_every_family_has_a_case_and_a_wrong_setting(directory_of) -> None:
     names = [json.loads((directory_of(case) / "config.json").read_text())["model_type"] for case in CASES]
     assert set(names) == set(FAMILIES)
     assert {name for name, case in zip(names, CASES, strict=True) if case in WRONG} == set(FAMILIES)
+
+
+@torch.no_grad()
+def test_the_table_of_families_is_what_is_computed(make_theirs, directory_of) -> None:
+    differences, files, passes = (defaultdict[str, set[Any]](set) for _ in range(3))
+    for case in CASES:
+        ours = foretell.load(directory_of(case), "cpu", "float32")
+        name, expected = read_config(directory_of(case))[0].name, make_theirs(case)(torch.tensor([IDS])).logits
+        differences[name].add(float((ours(IDS) - expected).abs().max() / expected.abs().max()))
+        files[name] |= gguf_of(name, ours.config)
+        passes[name].add("modules" if find_obstacle(ours.decoder) else "program")
+    document = (Path(__file__).parents[2] / "docs/convert-reference.md").read_text()
+    for name in FAMILIES:
+        rest = f" | {', '.join(sorted(files[name])) or 'no'} | {', '.join(passes[name])} |"
+        row = re.search(rf"\| `{name}` \| ([0-9.e-]+){re.escape(rest)}", document)
+        assert row, f"docs/convert-reference.md needs | `{name}` | {max(differences[name]):.1e}{rest}"
+        assert max(differences[name]) < 3 * float(row[1])
+
+
+def gguf_of(family: str, config: ModelConfig) -> set[str]:
+    """The architectures of GGUF that have a model of this family; `phi3` is read alone."""
+    try:
+        # the small models of Gemma 3 have an odd scalar
+        return {choose_architecture(config.replaced(query_pre_attn_scalar=None)).name}
+    except ConfigError:
+        return {"phi3 (in)"} if family == "phi3" else set()
 
 
 MISSING = {

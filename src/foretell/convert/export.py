@@ -196,7 +196,7 @@ class Exporter:
             raise UsageError(f"{format_name} writes {', '.join(self.precisions)}, not {name}")
 
     def precision_for(self, model: LanguageModel, name: str | None, stored: torch.dtype) -> Any:
-        """The named precision; by default the model's, whose floats were stored in a dtype."""
+        """The named precision, by default the model's; `stored` is the dtype of its floats on disk."""
         is_packed = PACKED in self.precisions and model.quantization is not None
         return self.precisions[name or (PACKED if is_packed else self.defaults[stored])]
 

@@ -67,7 +67,6 @@ class Tokenizer:
         self._encoder = self._plain  # encodes text; see `reading`
         content = untrusted.with_defaults(content, self._plain)
         untrusted.refuse_broken_templates(content, origin)
-        vocabulary = self._plain.get_vocab()
         self.kind: str = tokenizer_json.tokenizer_kind(content)
         self.special_tokens: dict[str, int] = tokenizer_json.special_tokens(content)
         self.added_tokens: dict[str, int] = tokenizer_json.added_tokens(content)
@@ -75,7 +74,7 @@ class Tokenizer:
         self.end_ids: tuple[int, ...] = tokenizer_json.end_ids(content)
         self.chat_template: str | None = None
         self.notes: tuple[str, ...] = ()
-        self.vocab_size: int = max(vocabulary.values()) + 1
+        self.vocab_size: int = tokenizer_json.vocab_size(content)
         self._spells_bytes = tokenizer_json.spells_bytes(content)
         self._byte_level = tokenizer_json.is_byte_level(content)
         self._word_end: str = content["model"].get("end_of_word_suffix") or ""

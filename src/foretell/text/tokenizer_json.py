@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 TokenizerJson = dict[str, Any]  # the content of a tokenizer.json, or a part of it
@@ -241,6 +242,13 @@ def token_id(content: TokenizerJson, name: str) -> int | None:
     return added_tokens(content).get(name, vocabulary.get(name))
 
 
+def vocab_size(content: TokenizerJson) -> int:
+    """One more than the highest id."""
+    vocabulary = content["model"]["vocab"]
+    ids = range(len(vocabulary)) if isinstance(vocabulary, list) else vocabulary.values()
+    return max(chain(ids, (token["id"] for token in content["added_tokens"]))) + 1
+
+
 def unknown_id(content: TokenizerJson) -> int | None:
     model = content["model"]
     if model["type"] == "Unigram":
@@ -310,9 +318,7 @@ def with_start(content: TokenizerJson, token: str) -> TokenizerJson:
 
 def with_special(content: TokenizerJson, names: Sequence[str]) -> TokenizerJson:
     """A copy with further special tokens, whose ids follow the highest id; existing names stay."""
-    added, vocabulary = content["added_tokens"], content["model"]["vocab"]
-    ids = [*range(len(vocabulary))] if isinstance(vocabulary, list) else [*vocabulary.values()]
-    first = max([*ids, *(token["id"] for token in added)]) + 1
+    added, first = content["added_tokens"], vocab_size(content)
     new = [name for name in names if token_id(content, name) is None]
     tokens = [special_token(name, first + index) for index, name in enumerate(new)]
     return {**content, "added_tokens": [*added, *tokens]}

@@ -10,6 +10,7 @@ import torch
 
 import foretell
 from foretell.convert.family import AddOne, outputs_in_our_order, pairings
+from foretell.convert.gguf import export
 from foretell.convert.gguf.files import read_gguf
 from foretell.insight.attribution.ablation import ablate
 from foretell.insight.attribution.head_patterns import head_patterns
@@ -63,7 +64,10 @@ def test_all_weights_equal_the_dequantised_file_in_no_more_memory(path: Path, mo
     assert used < FILES[path.name][0] * path.stat().st_size
 
 
-def test_the_file_leaves_with_the_same_bytes(path: Path, model: LanguageModel, tmp_path: Path) -> None:
+def test_the_file_leaves_with_the_same_bytes(
+    path: Path, model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "check_parity", lambda *_: {})  # with Gemma's vocabulary it takes minutes
     foretell.export(model, tmp_path / "out.gguf", "gguf")
     before, after = (gguf.GGUFReader(file) for file in (path, tmp_path / "out.gguf"))
     written = {tensor.name: tensor.data for tensor in after.tensors}
