@@ -47,8 +47,8 @@ HELP = """A decoder (GPT) that you can see through.
     foretell serve primer --open           in a browser, and for programs
 
 A MODEL is a path (a saved model, a Hugging Face folder or a GGUF file), the name
-of a run in ./runs, `primer` or `almanac` (parts of the package), `ollama:NAME`, or
-`hub:owner/name[@revision]` (downloaded).
+of a run in ./runs, `primer`, `atlas` or `almanac` (parts of the package),
+`ollama:NAME`, or `hub:owner/name[@revision]` (downloaded).
 """
 VERBS = {  # verb: (group, summary, function)
     "demo": (START, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),

@@ -44,7 +44,7 @@ class Exercise:
         if isinstance(self.answer, str):
             return reply.casefold() == self.answer.casefold()
         try:
-            number = float(reply.replace(",", "."))
+            number = float(reply.replace(",", ".").replace("−", "-").removesuffix("%"))
         except ValueError:
             raise UsageError(f"the answer {reply!r} is not a number, such as 0.25") from None
         return abs(number - self.answer) <= (self.tolerance if isinstance(self.answer, float) else 0)
