@@ -240,3 +240,19 @@ def test_a_step_counts_as_a_change_of_every_weight(
     before = [weight._version for weight in decoder.parameters()]
     optimizer.step()
     assert all(weight._version > version for weight, version in zip(decoder.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_hooks_of_a_step_run_once_also_next_to_optimizers_of_torch(
+    name: str, make_objective: MakeObjective, settings: Settings
+) -> None:
+    """torch patches the step of each class that is made, and a class whose base is patched could be patched twice."""
+    torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+    decoder = make_objective().decoder
+    optimizer = make_optimizer(decoder, settings(optimizer=name))
+    for weight in decoder.parameters():
+        weight.grad = torch.ones_like(weight)
+    calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.step()
+    assert calls == ["before"]

@@ -27,12 +27,6 @@ class AdamW(SkippingOptimizer, torch.optim.AdamW):
     def found_inf(self) -> Tensor | None:
         return self.skip
 
-    def step(self, closure: Any = None) -> Any:
-        result = super().step(closure)
-        # torch's fused kernel does not count its changes, by which prepared forms of a decoder notice them
-        torch.autograd.graph.increment_version([each for group in self.param_groups for each in group["params"]])
-        return result
-
 
 class SGD(SkippingOptimizer):
     """SGD with momentum (Polyak 1964) and decoupled weight decay (Loshchilov and Hutter 2019, algorithm 1).
@@ -203,7 +197,15 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, dtype: torch.dtype 
 def make_adamw(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
     betas = (config.beta1, config.beta2)
     groups = decay_groups(weights, config)
-    return AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
+    optimizer = AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
+    # A hook, since torch runs the hooks of a step twice if a subclass of a used optimizer calls `super().step`
+    optimizer.register_step_post_hook(count_changes)
+    return optimizer
+
+
+def count_changes(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Count the changes of torch's fused kernel, which does not, for the prepared forms of a decoder."""
+    torch.autograd.graph.increment_version([each for group in optimizer.param_groups for each in group["params"]])
 
 
 def make_muon(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
