@@ -109,6 +109,8 @@ def test_every_file_that_the_readme_reads_is_written_by_the_demo():
     named = set(re.findall(r"(?<= )[\w-]+\.(?:csv|tsv|jsonl|json|txt)\b", code_of(README)))
     others = {"forecast.csv", "predicted.csv", "constraints.txt"}  # two outputs, and a file of the project
     assert named - others <= set(EXAMPLES)
+    elsewhere = "".join(map(code_of, DOCUMENTS)) + "".join(map(code_of, LESSONS))
+    assert [name for name in EXAMPLES if name not in elsewhere] == []
 
 
 def run_commands(document, capfd):

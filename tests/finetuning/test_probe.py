@@ -12,6 +12,7 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kind import Kind, kind_of
 from foretell.finetuning.probe import STRENGTHS, ridge
 from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.finetuning.task import FinetuneTask
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.start import Start
@@ -64,11 +65,17 @@ def test_vectors_of_zeros_have_a_finite_probe(kind: Kind) -> None:
 def test_only_the_head_of_a_large_model_starts_from_a_probe(
     start: Start, review_file: Path, tmp_path: Path, tiny_request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def accuracy(name: str, task: str = "classify") -> float:
-        training = FinetuneTraining(tiny_request(review_file, tmp_path / name, task, start=start))
-        chosen = start_session(training, Reporter()).task
-        return float(chosen.evaluate(torch.float32)["accuracy"])
+    def task(name: str) -> FinetuneTask:
+        training = FinetuneTraining(tiny_request(review_file, tmp_path / name, "classify", start=start))
+        return start_session(training, Reporter()).task
 
-    random = accuracy("random")
-    monkeypatch.setattr("foretell.finetuning.finetune.SMALL_WIDTH", 16)
-    assert accuracy("probed") > 0.8 > random
+    def accuracy(task: FinetuneTask) -> float:
+        return float(task.evaluate(torch.float32)["accuracy"])
+
+    random = task("random")
+    assert not random.starts_trained
+    before = accuracy(random)
+    monkeypatch.setattr("foretell.finetuning.probe.SMALL_WIDTH", 16)
+    probed = task("probed")
+    assert accuracy(probed) > 0.8 > before
+    assert probed.starts_trained  # so that step 0 may remain the best checkpoint

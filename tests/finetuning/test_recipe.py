@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import foretell
 from foretell.errors import ConfigError, UsageError
+from foretell.finetuning.chat_tuning import LOW_RANK
 from foretell.finetuning.examples import Example
 from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.label_kind import ClassifyKind
@@ -121,6 +122,9 @@ def test_lora_has_its_own_learning_rate(tmp_path: Path) -> None:
     assert rate(768, lora={}) > rate(768)
     assert rate(64, lora={}, training={"learning_rate": 0.25}) == 0.25
     assert rate(576, lora={}) == pytest.approx(5.77e-4, rel=0.01) and rate(768) == 6.25e-5
+    assert rate(12288, lora={}) == pytest.approx(1.25e-4, rel=0.01)
+    assert LOW_RANK.rate(576) == pytest.approx(1e-3, rel=0.01)  # of chats
+    assert LOW_RANK.rate(12288) == pytest.approx(2e-4, rel=0.1)
 
 
 def test_a_large_model_keeps_its_dropout_and_learns_the_task_alone(

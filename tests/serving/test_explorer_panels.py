@@ -683,7 +683,10 @@ def test_printing_reads_all_parts_before(open_panels):
     )  # the lens is not in view, even in an empty page
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     missing = page.locator("footer").inner_text()
-    assert "had not been in view: " in missing and "The logit lens, Contributions to a logit, Learning" in missing
+    assert (
+        "had not been in view: " in missing
+        and "The logit lens, Contributions to a logit, Learning, The formulas" in missing
+    )
     assert "The text as tokens" not in missing and "The source" not in missing
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("footer").inner_text() == ""

@@ -169,6 +169,9 @@ def test_an_update_has_the_loss_of_the_run_and_that_of_each_token(task, tmp_path
         losses = [loss for row in rows for _, loss in row]
     assert len(losses) == view.targets
     assert sum(losses) / len(losses) == pytest.approx(view.loss, rel=2e-3)  # rows one by one in bfloat16
+    if task == "labels":
+        assert [row.loss for row in view.rows] == pytest.approx(losses, rel=1e-3)
+        assert {token.document for row in view.rows for token in row.tokens} == {0}  # the target follows its text
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])

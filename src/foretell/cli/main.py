@@ -44,7 +44,7 @@ HELP = """A decoder (GPT) that you can see through.
     foretell train my.txt --minutes 5      a model of your own text
     foretell finetune primer reviews.csv   labels or numbers for your texts
     foretell explain primer "The cat sat"  look inside a prediction
-    foretell serve primer --open           in a browser, and for programs
+    foretell serve atlas --open            in a browser, and for programs
 
 A MODEL is a path (a saved model, a Hugging Face folder or a GGUF file), the name
 of a run in ./runs, `primer`, `atlas` or `almanac` (parts of the package),

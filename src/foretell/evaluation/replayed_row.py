@@ -26,14 +26,20 @@ class ReplayedToken:
 
 @dataclass(frozen=True)
 class ReplayedRow:
-    """A row. start: its first position in the tokens of the training text; None if it is not one part of a text."""
+    """A row. start: its first position in the tokens of the training text; None if it is not one part of a text.
+
+    total: its loss, for an objective that is not the mean over the targets.
+    """
 
     start: int | None
     tokens: list[ReplayedToken]
+    total: float | None = None
 
     @property
     def loss(self) -> float | None:
-        """The mean over the targets."""
+        """The loss of the row: by default, the mean over the targets."""
+        if self.total is not None:
+            return self.total
         losses = [token.loss for token in self.tokens if token.loss is not None]
         return sum(losses) / len(losses) if losses else None
 

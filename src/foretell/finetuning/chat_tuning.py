@@ -45,7 +45,7 @@ from foretell.text.chat_template import (
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
 DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}
 # With low-rank updates of larger models: 1e-3 is measured at width 576, and gives Hu et al.'s 2e-4 at GPT-3's 12,288
-LORA = TuningRecipe(learning_rate=8.7e-4)
+LOW_RANK = TuningRecipe(learning_rate=8.7e-4)
 LEARNING_RATES = 1e-3, 1e-4  # for widths below SMALL_WIDTH (measured on primer, docs/chat.md), and for larger ones
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,9 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         steps = given.get("steps") or steps or max(1, math.ceil(epochs * rows / checked.batch_size))
         often = max(1, int(steps) // 10)
         is_large = model.width >= SMALL_WIDTH
-        learning_rate = LORA.rate(model.width) if is_large and "lora" in request.overrides else LEARNING_RATES[is_large]
+        learning_rate = (
+            LOW_RANK.rate(model.width) if is_large and "lora" in request.overrides else LEARNING_RATES[is_large]
+        )
         chosen = {**DEFAULTS, "learning_rate": learning_rate, "steps": steps, "warmup_steps": min(50, often)}
         chosen |= {"evaluate_every": often, "checkpoint_every": often, "sample_every": 2 * often}
         return ChatConfig(

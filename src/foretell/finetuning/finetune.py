@@ -16,13 +16,13 @@ from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import head_of, with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
-from foretell.finetuning.probe import fit_probe
+from foretell.finetuning.probe import fit_probe, starts_from_probe
 from foretell.finetuning.report import REPORT, compared, write_report
 from foretell.finetuning.request import FinetuneRequest, command_words, untrained
 from foretell.finetuning.settings import Columns, FinetuneConfig
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tfidf import tuned_baseline
-from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
+from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
@@ -126,15 +126,14 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
         model = with_head(untuned, config.head, config.training.seed)
-        if config.model.width >= SMALL_WIDTH:
-            self.start_head(config, data, model)
+        self.start_head(config, data, model)
         return with_updates(model, config.lora, config.training.seed)
 
     def start_head(self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel) -> None:
-        """Set the first weights of the head to a probe's, which is computed once, if the kind has one."""
+        """Set the first weights of the head to a probe's, which is computed once, if it starts from one."""
         head, device = head_of(model), choose_device(self.request.device)
         examples = self.encode(config, data, model.tokenizer).train
-        if head.task.regression_targets([examples[0].target]) is None:
+        if not starts_from_probe(head, config.model.width, examples[0].target):
             return
         if self.probe is None:
             logger.info(

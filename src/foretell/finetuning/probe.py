@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from foretell.finetuning.head import TaskHead, head_outputs
 from foretell.finetuning.inputs import EncodedExample, Target
 from foretell.finetuning.kind import Kind
+from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.model.decoder import Decoder
 from foretell.numerics.randomness import permutation, stream_key
 
@@ -27,6 +28,11 @@ STRENGTHS = (1.0, 0.3, 0.1, 0.03, 0.01)
 TINY = 1e-12  # against a division by 0 if all vectors are 0
 MOST_LEVERAGE = 1 - 1e-6  # an example that alone decides its output would divide by 0
 SCALES = tuple(2.0**power for power in range(8))  # of logits; ridge regression learns 0 and 1
+
+
+def starts_from_probe(head: TaskHead, width: int, target: Target) -> bool:
+    """True if the head of a new training starts from a probe: for larger models, with a vector per example."""
+    return width >= SMALL_WIDTH and head.task.regression_targets([target]) is not None
 
 
 def fit_probe(

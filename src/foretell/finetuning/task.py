@@ -31,9 +31,9 @@ from foretell.finetuning.inputs import (
     without_words,
 )
 from foretell.finetuning.kind import find_kind, kind_of
+from foretell.finetuning.probe import starts_from_probe
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.finetuning.split import check_groups, count_repeated, hash_examples, split_off_dev
-from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.language_model import LanguageModel
 from foretell.numerics.randomness import stream_key
 from foretell.saved_model.parts_on_disk import save_parts
@@ -141,8 +141,7 @@ class FinetuneTask(Task):
     @property
     def starts_trained(self) -> bool:
         """True for a head that starts from a probe, which may remain the best."""
-        reads_vectors = self.head.task.regression_targets([self.data.train[0].target]) is not None
-        return self.has_held_out and self.config.model.width >= SMALL_WIDTH and reads_vectors
+        return self.has_held_out and starts_from_probe(self.head, self.config.model.width, self.data.train[0].target)
 
     def batch(self, step: int) -> TaskBatch:
         indices = self.order.indices(step)
@@ -153,7 +152,10 @@ class FinetuneTask(Task):
         return make_task_batch(examples, self.weights[indices].tolist())
 
     def row_as_text(self, row: TaskBatch, step: int, index: int) -> ReplayedRow:
-        """The sequences, with losses if language modelling is learned too, and the target with the task's loss."""
+        """The sequences, with losses if language modelling is learned too, and the target with the task's loss.
+
+        The loss of the row is the objective's, which adds them up with their weights.
+        """
         assert isinstance(self.objective, TaskObjective)
         objective, decode = self.objective, self.tuned.tokenizer.decode
         outputs, hidden = objective.outputs(row)
@@ -169,7 +171,8 @@ class FinetuneTask(Task):
         labels = self.head.settings.labels
         targets = row.targets[0, : max(1, int((row.positions >= 0).sum()))].tolist()
         answer = " ".join(labels[int(each)] if labels else f"{each:g}" for each in targets)
-        return ReplayedRow(None, [*tokens, ReplayedToken(-1, f" → {answer}", float(loss), len(lengths))])
+        target = ReplayedToken(-1, f" → {answer}", float(loss), len(lengths) - 1)
+        return ReplayedRow(None, [*tokens, target], objective(row).mean)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """Figures on the held-out examples; the first selects the best checkpoint."""

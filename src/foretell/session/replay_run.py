@@ -12,10 +12,12 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from foretell.config.training import TrainingConfig
 from foretell.errors import CheckpointError, DataError, TokenizerError, UsageError, counted
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, newest_intact
 from foretell.runs.run import ENVIRONMENT, FollowedRun, Run
@@ -27,7 +29,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.storage.files import cache_home
 from foretell.training.optimizer import set_learning_rate
-from foretell.training.step import TrainingBatch, own_rows
+from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step
 from foretell.typesetting.numbers import format_duration
 
 CACHE_LIMIT = 4 * 2**30  # bytes of replayed states
@@ -44,6 +46,23 @@ class BeforeUpdate(NamedTuple):
     session: Session[Any]
     batch: TrainingBatch  # the rows of this process
     rate: float
+
+    def take(self, look: Callable[[], None], training: TrainingConfig) -> StepResult:
+        """Take the update by the step that trains, which changes the model. look: called before the weights change."""
+        session = self.session
+        handle = session.optimizer.register_step_pre_hook(lambda *_: look())
+        try:
+            return training_step(
+                session.objective,
+                session.optimizer,
+                self.batch,
+                self.number - 1,
+                training,
+                session.dtype,
+                session.world,
+            )
+        finally:
+            handle.remove()
 
 
 class Replay:

@@ -15,7 +15,7 @@ from foretell.insight.address import address_of
 from foretell.insight.explain.explanation import UPDATE
 from foretell.session.replay_run import BeforeUpdate
 from foretell.system.device import autocast
-from foretell.training.step import seed_dropout, training_step
+from foretell.training.step import seed_dropout
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
@@ -72,7 +72,8 @@ class UpdateView(Shown):
         return DocumentSection(f"Update {self.number:,}", [Table(("", "", ""), figures), table, *map(Paragraph, notes)])
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "rows": [{"loss": row.loss, **asdict(row)} for row in self.rows]}
+        rows = [{"loss": row.loss, "start": row.start, "tokens": list(map(asdict, row.tokens))} for row in self.rows]
+        return {**asdict(self), "rows": rows}
 
 
 def explain_update(before: BeforeUpdate) -> UpdateView:
@@ -82,19 +83,12 @@ def explain_update(before: BeforeUpdate) -> UpdateView:
     old = {path: weight.detach().clone() for path, weight in weights.items()}
     gradients: dict[str, Tensor] = {}
 
-    def record(*_: Any) -> None:
+    def record() -> None:
         """Keep the gradients, which are cleared at the end of the step."""
         for path, weight in weights.items():
             gradients[path] = torch.zeros_like(old[path]) if weight.grad is None else weight.grad.detach().clone()
 
-    handle = session.optimizer.register_step_pre_hook(record)
-    try:
-        index, training = before.number - 1, session.training
-        result = training_step(
-            session.objective, session.optimizer, before.batch, index, training, session.dtype, session.world
-        )
-    finally:
-        handle.remove()
+    result = before.take(record, session.training)
     paths: dict[str, list[str]] = defaultdict(list)
     for path in weights:
         paths[path.rpartition(".")[0]].append(path)

@@ -18,7 +18,7 @@ from foretell.model.decoder import HEAD
 from foretell.paths import suggest
 from foretell.session.replay_run import BeforeUpdate
 from foretell.training.optimizer import SGD, AdamW, Composite
-from foretell.training.step import StepResult, clip_gradient, training_step
+from foretell.training.step import StepResult, clip_gradient
 from foretell.typesetting.expression import Fraction, Number, Root
 
 PRECISE = 10  # decimals of squares of gradients
@@ -74,7 +74,7 @@ def take(before: BeforeUpdate, weight: nn.Parameter, index: tuple[int, ...]) -> 
     )
     seen: list[float] = []
 
-    def clip(*_: Any) -> None:
+    def clip() -> None:
         """Clip here instead of in the step, to see the gradient before and after."""
         assert weight.grad is not None, "the loss depends on every trained weight"
         seen.append(float(weight.grad[index]))
@@ -86,14 +86,7 @@ def take(before: BeforeUpdate, weight: nn.Parameter, index: tuple[int, ...]) -> 
         return {name: float(value[index] if value.dim() else value) for name, value in held.items()}
 
     old, held = float(weight.detach()[index]), moments()
-    unclipped = session.training.model_copy(update={"clip_norm": None})
-    handle = whole.register_step_pre_hook(clip)
-    try:
-        result = training_step(
-            session.objective, whole, before.batch, before.number - 1, unclipped, session.dtype, session.world
-        )
-    finally:
-        handle.remove()
+    result = before.take(clip, session.training.model_copy(update={"clip_norm": None}))
     return Taken(result, seen[0], seen[1], held, old, float(weight.detach()[index]), group, optimizer)
 
 
