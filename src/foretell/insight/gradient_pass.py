@@ -151,17 +151,16 @@ def record_gradients(
 
 
 def sum_of_shares(model: LanguageModel, target: Target, hidden: Tensor) -> Tensor:
-    """The target from the hidden states (T, D); the logits of a chunk of rows are computed again in the backward."""
+    """The target from the hidden states (T, D); the logits of several chunks are computed again in the backward."""
 
     def share(rows: Tensor, first: int) -> Tensor:
         return target.share(model.decoder.head(rows), first)
 
     positions, size = target.positions, rows_at_once(model.decoder)
     starts = range(positions.start, positions.stop, size)
-    shares = [
-        checkpoint(share, hidden[start : min(start + size, positions.stop)], start, use_reentrant=False)
-        for start in starts
-    ]
+    # The first use of `checkpoint` imports torch's compiler, which takes a second
+    compute = share if len(starts) == 1 else partial(checkpoint, share, use_reentrant=False)
+    shares = [compute(hidden[start : min(start + size, positions.stop)], start) for start in starts]
     return torch.stack(shares).sum()
 
 
