@@ -271,6 +271,8 @@ def explain(
             raise UsageError("--step shows one update of a run: it goes with --value and --json alone")
         show_update(model, questions.value, questions.step, json)
         return
+    if (questions.value or "").startswith("update:"):
+        raise UsageError("an update belongs to a step of a run: add --step N")
     question, details = questions.chosen()
     text = arguments.read_text(text, file)
     loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **vars(options))

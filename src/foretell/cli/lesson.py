@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport
     from foretell.lessons.translation import LiveTranslation
 
+LONGEST_REPLY = 1000  # characters
 SHOWN_ONLY = ("at", "model", "ask", "out", "open", "break")  # options that affect only the display, not the checks
 
 
@@ -95,7 +96,8 @@ def lesson(
 def refuse_with_exercise(exercise: int, name: str | None, given: dict[str, bool]) -> None:
     """Raise a `UsageError` for an exercise that does not exist, or an option that has no effect on one."""
     if not 1 <= exercise <= EXERCISES or name is None:
-        raise UsageError(f"--exercise {exercise}: a lesson has {EXERCISES}: foretell lesson smallest --exercise 1")
+        what = "give the name of a lesson" if name is None else f"a lesson has {EXERCISES}"
+        raise UsageError(f"--exercise {exercise}: {what}: foretell lesson smallest --exercise 1")
     if without_effect := [option for option in ("check", "html", *SHOWN_ONLY) if given[option]]:
         raise UsageError(f"--exercise asks one question; leave out --{without_effect[0]}, which has no effect on it")
 
@@ -104,13 +106,11 @@ def ask_exercise(exercise: Exercise, json: bool) -> None:
     """Print the question, read an answer from standard input, and print whether it is right."""
     if not json:
         write_document(textwrap.fill(exercise.question, WIDTH))
-    reply = sys.stdin.readline().strip() if sys.stdin is not None else ""
+    reply = sys.stdin.readline(LONGEST_REPLY).strip() if sys.stdin is not None else ""
     if not reply:
         raise UsageError("no answer on standard input: type a number or a word, or pipe it: echo 0.5 | foretell ...")
-    if json:
-        print_json(exercise.to_json(reply))
-    else:
-        write_document(textwrap.fill(exercise.verdict(reply), WIDTH, subsequent_indent="  "))
+    shown = textwrap.fill(exercise.verdict(reply), WIDTH, subsequent_indent="  ")
+    print_json(exercise.to_json(reply)) if json else write_document(shown)
 
 
 def save_trained(made: Lesson, out: Path, open_page: bool) -> None:

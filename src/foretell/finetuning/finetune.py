@@ -136,9 +136,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         if not starts_from_probe(head, config.model.width, examples[0].target):
             return
         if self.probe is None:
-            logger.info(
-                f"head        starts from a ridge regression on the model's vectors of {len(examples):,} examples"
-            )
+            logger.info(f"head        a ridge regression on the model's vectors of {len(examples):,} examples")
             decoder, dtype = model.decoder.to(device), choose_training_dtype(self.request.dtype, device)
             self.probe = fit_probe(decoder, head, examples, config.training.seed, dtype)
         with torch.no_grad():

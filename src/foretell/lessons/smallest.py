@@ -154,6 +154,8 @@ class Sentence:
         words = tuple(text.rstrip(" .!?").split())
         if not LEAST_WORDS <= len(words) <= MOST_WORDS:
             raise UsageError(f"--text has {counted(len(words), 'word')}; give {LEAST_WORDS} to {MOST_WORDS}")
+        if marked := next((word for word in words if not word.isalnum()), None):
+            raise UsageError(f"--text: '{marked}' has signs that are not letters; leave them out")
         longest = max(words, key=len)
         if len(longest) > MOST_LETTERS:
             raise UsageError(f"--text: '{longest}' has {len(longest)} letters; give words of {MOST_LETTERS} or fewer")
@@ -227,12 +229,8 @@ class SmallestLesson(Lesson):
         return "the source prints figures of another sentence or other weights" if self.is_own else ""
 
     def shown(self) -> dict[str, Any]:
-        model, losses, words, vocabulary = (
-            self.model,
-            self.losses["alone"],
-            self.sentence.words,
-            self.sentence.vocabulary,
-        )
+        model, losses = self.model, self.losses["alone"]
+        words, vocabulary = self.sentence.words, self.sentence.vocabulary
         ids, digits = self.sentence.ids, 6 if len(vocabulary) <= len(VOCABULARY) else 4  # what fits a terminal
         contexts = [" ".join(words[: t + 1]) for t in range(len(ids))]
         targets = [vocabulary[target] for target in self.sentence.targets]

@@ -27,11 +27,10 @@ CLIP_EPSILON = 1e-6  # torch adds it to the norm that the limit is divided by
 
 @dataclass(frozen=True)
 class Taken:
-    """One weight in an update that was taken: its gradient before and after clipping, its moments and itself."""
+    """One weight in an update that was taken: its gradient before clipping, its moments and itself."""
 
     result: StepResult
     gradient: float
-    clipped: float
     moments: Mapping[str, float]
     before: float
     after: float
@@ -75,11 +74,10 @@ def take(before: BeforeUpdate, weight: nn.Parameter, index: tuple[int, ...]) -> 
     seen: list[float] = []
 
     def clip() -> None:
-        """Clip here instead of in the step, to see the gradient before and after."""
+        """Clip here instead of in the step, to see the gradient before."""
         assert weight.grad is not None, "the loss depends on every trained weight"
         seen.append(float(weight.grad[index]))
         clip_gradient(session.objective, session.training.clip_norm)
-        seen.append(float(weight.grad[index]))
 
     def moments() -> dict[str, float]:
         held = whole.state.get(weight) or optimizer.state.get(weight) or {}
@@ -87,7 +85,7 @@ def take(before: BeforeUpdate, weight: nn.Parameter, index: tuple[int, ...]) -> 
 
     old, held = float(weight.detach()[index]), moments()
     result = before.take(clip, session.training.model_copy(update={"clip_norm": None}))
-    return Taken(result, seen[0], seen[1], held, old, float(weight.detach()[index]), group, optimizer)
+    return Taken(result, seen[0], held, old, float(weight.detach()[index]), group, optimizer)
 
 
 def working_of(before: BeforeUpdate, taken: Taken) -> Working:

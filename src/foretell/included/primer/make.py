@@ -1,39 +1,11 @@
 """Train the included model by `recipe.toml` and write it here: `python -m foretell.included.primer.make`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch
 
-from foretell.config.toml import read_toml
 from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
-from foretell.generation.batch_generation import continue_prompt
-from foretell.loading import load
-from foretell.pretraining.pretrain import TextTraining
-from foretell.pretraining.request import TextRequest
-from foretell.saved_model.parts_on_disk import save_model
-from foretell.session.display import choose_display
-from foretell.session.protocol import run_training
-from foretell.session.reporter import Reporters
-from foretell.storage.manifest import READ_FOR_INFERENCE, write_manifest
-
-HOME, RUN = Path(__file__).parent, Path("runs/primer")
-
-
-def make() -> None:
-    """Train, then write the best checkpoint in bfloat16 next to the recipe."""
-    recipe = read_toml(HOME / "recipe.toml")
-    request = TextRequest(source=embedded_corpus, names=[EMBEDDED_CORPUS], out=RUN, size="tiny", overrides=recipe)
-    with Reporters(choose_display(True)) as reporter:
-        session = run_training(TextTraining(request, continue_prompt), reporter, resume=True)
-    best = session.run.best()
-    model = load(best.directory, "cpu", "float32")
-    save_model(HOME, model.decoder, model.tokenizer, torch.bfloat16)
-    write_manifest(HOME, READ_FOR_INFERENCE)
-    loss = best.training()["validation_loss"]
-    print(f"primer is step {best.step}: held-out loss {loss:.3f}, {session.task.bits_per_byte(loss):.3f} bits per byte")
-
+from foretell.included.text_model import make_text_model
 
 if __name__ == "__main__":
-    make()
+    make_text_model(Path(__file__).parent, embedded_corpus, EMBEDDED_CORPUS, torch.bfloat16)
