@@ -385,7 +385,7 @@ TABLE = [
     (["finetune", "RUN", "latin1.csv"], 1, ["latin1.csv, line 2", "--encoding cp1252"]),
     (["explain", "RUN", "a", "--value", "update:embed.token.weight[0,0]", "--step", "1"], 2, ["--step", "--value"]),
     (["explain", "RUN", "--value", "embed[0,0]", "--step", "1"], 2, ["update:PATH[i,j]"]),
-    (["explain", "RUN", "a", "--value", "update:head.weight[0,0]"], 2, ["explain RUN --step N"]),
+    (["explain", "RUN", "a", "--value", "update:head.weight[0,0]"], 2, ["add --step N"]),
     (
         ["explain", "RUN", "--value", "update:embed.token.weight[0,0]", "--step", "999"],
         2,

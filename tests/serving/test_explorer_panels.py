@@ -685,7 +685,7 @@ def test_printing_reads_all_parts_before(open_panels):
     missing = page.locator("footer").inner_text()
     assert (
         "had not been in view: " in missing
-        and "The logit lens, Contributions to a logit, Learning, The formulas" in missing
+        and "The logit lens, Contributions to a logit, Learning: one step of gradient descent, The formulas" in missing
     )
     assert "The text as tokens" not in missing and "The source" not in missing
     page.evaluate("dispatchEvent(new Event('afterprint'))")
