@@ -30,17 +30,27 @@ class LlamaCpp:
     name = "llama.cpp"
 
     def __init__(self, decoder: Decoder, precision: str, rows: int):
-        self.vocab_size, self.rows = decoder.config.vocab_size, rows
-        llama_cpp.llama_backend_init()
-        llama_cpp.llama_log_set(ignore_log, None)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.gguf"
             write_file(decoder, precision, path)
-            settings = llama_cpp.llama_model_default_params()
-            settings.use_mmap = False
-            self.model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), settings)
+            self._open(path, decoder.config.vocab_size, rows, CONTEXT)
+
+    @classmethod
+    def open(cls, path: Path, vocab_size: int, rows: int, context: int) -> LlamaCpp:
+        """The model of a file, with this context for each row."""
+        program = cls.__new__(cls)
+        program._open(path, vocab_size, rows, context)
+        return program
+
+    def _open(self, path: Path, vocab_size: int, rows: int, context: int) -> None:
+        self.vocab_size, self.rows = vocab_size, rows
+        llama_cpp.llama_backend_init()
+        llama_cpp.llama_log_set(ignore_log, None)
+        settings = llama_cpp.llama_model_default_params()
+        settings.use_mmap = False
+        self.model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), settings)
         settings = llama_cpp.llama_context_default_params()
-        settings.n_ctx, settings.n_seq_max = CONTEXT * rows, rows
+        settings.n_ctx, settings.n_seq_max = context * rows, rows
         settings.n_batch = settings.n_ubatch = max(PREFILL_AT_ONCE, rows)
         settings.n_threads = settings.n_threads_batch = torch.get_num_threads()
         self.context: Any = llama_cpp.llama_init_from_model(self.model, settings)

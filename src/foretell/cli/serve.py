@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 KEY = "FORETELL_API_KEY"
 LEAST_KEY = 16  # characters
+EVERY_STEP = "@step-*"
 
 
 def serve(
-    models: Annotated[list[str], Parameter(help="Paths, runs, primer or hub:owner/name; NAME=MODEL gives a name.")],
+    models: Annotated[list[str], Parameter(help="Paths, runs, RUN@step-*, primer or hub:owner/name; NAME=MODEL gives a name.")],
     /,
     *,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
@@ -48,7 +49,7 @@ def serve(
     """
     keys = read_keys(key_file)
     check_numbers({"--memory": memory, "--look-budget": look_budget, "--grace": grace}, max_requests, port)
-    named = [name_and_model(argument) for argument in models]
+    named = [each for argument in models for each in with_steps(*name_and_model(argument))]
     check_names([name for name, _ in named])
     share_one_arena()  # before threads start
     try:
@@ -64,7 +65,7 @@ def serve(
     with listen(host, port) as listener:
         logging.getLogger("foretell.serving").setLevel(logging.INFO)
         cache = None if memory is None else int(memory * 2**30)
-        settings = ModelSettings(cache, len(models), template, int(look_budget * 2**20))
+        settings = ModelSettings(cache, len(named), template, int(look_budget * 2**20))
         opened = [open_served(name, model, options, settings) for name, model in named]
         tasks = [task for _, tasks in opened for task in tasks]
         for task in tasks:
@@ -102,6 +103,18 @@ def name_and_model(argument: str) -> tuple[str, str]:
             raise UsageError(f"{argument} names no model; give NAME=MODEL")
         return name, model
     return Path(argument.removeprefix("hub:")).name, argument
+
+
+def with_steps(name: str, model: str) -> list[tuple[str, str]]:
+    """Each kept step of RUN@step-* by name, for the slider of the live page; of another argument, itself."""
+    if not model.endswith(EVERY_STEP):
+        return [(name, model)]
+    from foretell.runs.checkpoint import list_checkpoints
+    from foretell.runs.run import find_run
+
+    own = model.removesuffix(EVERY_STEP)
+    steps = [checkpoint.step for checkpoint in list_checkpoints(find_run(own).checkpoints)]
+    return [(f"{name.removesuffix(EVERY_STEP)}@step-{step}", f"{own}@step-{step}") for step in steps]
 
 
 def check_names(names: list[str]) -> None:

@@ -5,6 +5,7 @@ import { quoted, visible } from "../format.js";
 import { shown } from "../main.js";
 import { ask } from "./server.js";
 import { busy, continueWith, readUrl, refuse, session, STATE } from "./session.js";
+import { makeSteps } from "./steps.js";
 import { makeTour } from "./tour.js";
 
 // What a model reads when no text is given: by `reads` of GET /explore. The series has a trend and a season.
@@ -93,7 +94,7 @@ export function showEditor(served) {
     history.replaceState(null, "", `#${new URLSearchParams({ model: chosen })}`); // the model cannot read this text
     showTranslated(stateOfUrl(served));
   });
-  byId("options").prepend(make("label", { for: "model" }, "Model"), model, makeTour());
+  byId("options").prepend(make("label", { for: "model" }, "Model"), model, makeSteps(served), makeTour());
   fill(byId("live"), make("div", { class: "editor" }, ofSource, make("label", { for: "text", id: "text-label" }), text, ofOthers, byId("trouble")));
   fill(byId("live-more"), make("p", { class: "hint examples", id: "examples" }));
   byId("attention-section").after(make("div", { id: "live-panels" }));
