@@ -73,7 +73,6 @@ def is_chat_file(path: str) -> bool:
 
 
 def given_task(arguments: Sequence[str]) -> str | None:
-    """The value of --task; None if it is not given."""
     for index, argument in enumerate(arguments):
         option, equals, value = argument.partition("=")
         if option == "--":

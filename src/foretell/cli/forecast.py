@@ -263,7 +263,6 @@ def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: 
 
 
 def note_combination(forecaster: Forecaster) -> None:
-    """Note a combination with a naive forecast."""
     if forecaster.combination is not None:
         note(f"forecasts are {forecaster.combination.describe()}, as held-out values of the training chose")
 

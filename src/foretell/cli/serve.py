@@ -26,7 +26,7 @@ EVERY_STEP = "@step-*"
 
 
 def serve(
-    models: Annotated[list[str], Parameter(help="Paths, runs, RUN@step-*, primer or hub:owner/name; NAME=MODEL gives a name.")],
+    models: Annotated[list[str], Parameter(help="Paths, runs, RUN@step-*, primer, hub:owner/name; or NAME=MODEL.")],
     /,
     *,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",

@@ -148,6 +148,5 @@ def products_of(layer: nn.Module, block: nn.Module, calls: list[Call]) -> InputP
 
 
 def round_layer(layer: nn.Module, factor: Tensor, group: int) -> Int4Linear:
-    """A linear layer in int4, rounded for its inputs."""
     assert isinstance(layer, nn.Linear)
     return Int4Linear(round_with_feedback(layer.weight, factor, group), layer.bias)

@@ -28,7 +28,6 @@ class EpochOrder:
         return int(self._order(epoch)[position])
 
     def items(self, step: int, batch_size: int) -> list[int]:
-        """The items of the batch of a step."""
         return [self.item(step * batch_size + row) for row in range(batch_size)]
 
 

@@ -44,14 +44,12 @@ def split_rows(documents: Iterable[Document], fraction: float = 0.1) -> Iterator
 
 
 def describe_row_split(rows: int, fraction: float = 0.1) -> str:
-    """A line that describes the split by `split_rows`."""
     if fraction != 0 and rows < FEW_ROWS:
         return f"nothing is held out for validation of fewer than {FEW_ROWS} rows"
     return describe_split(rows, fraction).replace("document", "row")
 
 
 def describe_split(documents: int, fraction: float = 0.1, seed: int = 0) -> str:
-    """A line that describes the split by `split_documents`."""
     if fraction == 0:
         return "nothing is held out for validation"
     if documents < FEW_DOCUMENTS:

@@ -183,7 +183,6 @@ class TaskBatch(Rows):
 
 
 def make_task_batch(examples: Sequence[EncodedExample], weights: Sequence[float] | None = None) -> TaskBatch:
-    """Examples as a batch; the default weights are 1."""
     most = max(len(example.sequences) for example in examples)
     filled = [[*example.sequences, *[[]] * (most - len(example.sequences))] for example in examples]
     ids, lengths = pad([sequence for sequences in filled for sequence in sequences])

@@ -169,7 +169,6 @@ class FinetuneRequest(HeadOptions, TrainingRequest):
 
     @property
     def named_columns(self) -> Columns:
-        """The columns that the user named."""
         return make_columns(self.text_column, self.label_column, self.choice_column, self.decimal)
 
     @property

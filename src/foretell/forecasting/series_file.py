@@ -130,7 +130,6 @@ def joined(sources: Sequence[Path | Frame], tables: Sequence[list[Series]]) -> l
 
 
 def read_table(source: Path | Frame, columns: Sequence[str], hints: FormatHints) -> tuple[list[Series], SeriesFormat]:
-    """The series of one file or frame, and its format."""
     cells, separator, zones = table_cells(source, hints)
     name = str(source if isinstance(source, Path) else FRAME)
     table = make_table(cells, name, has_names=separator is None, date_format=hints.date_format)

@@ -243,7 +243,6 @@ class Completer:
         return [self.continuation(index).sequence for index in range(len(self.given))]
 
     def continuation(self, index: int) -> Continuation:
-        """The continuation of a prompt."""
         if index not in self.continuations:
             sequence = Sequence(self._encode(self.given[index]), self.samples[index], rules=self.rules)
             self.continuations[index] = Continuation(self.model.tokenizer, sequence, StopStrings(self.stop))

@@ -203,7 +203,6 @@ class RecordedPass:
         return f"after {ending(self.model.tokenizer.decode(self.ids[: position + 1]))} (position {position})"
 
     def token(self, position: int) -> str:
-        """The token at a position, in quotes."""
         return self.named(self.ids[position])
 
     def token_on(self, meaning: str, position: int) -> str:

@@ -138,7 +138,6 @@ class Lesson(Shown):
         """The answers to the questions of the text's section "Exercises", in order."""
 
     def exercises(self) -> list[Exercise]:
-        """The exercises, with their questions."""
         [section] = [
             part for part in self.document().parts if isinstance(part, DocumentSection) and part.title == "Exercises"
         ]

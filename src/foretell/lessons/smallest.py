@@ -304,7 +304,6 @@ class SmallestLesson(Lesson):
         ]
 
     def printed_figures(self) -> list[FigureCheck]:
-        """The figures that the source prints."""
         return [
             *(printed(f"{name} weight", figures, self.projections[name]) for name, figures in PRINTED_WEIGHTS.items()),
             printed("word embedding, with !", TOKEN_EMBEDDING, self.token_embedding),

@@ -354,5 +354,4 @@ def column_changes(before: np.ndarray, after: np.ndarray) -> list[float]:
 
 
 def replace_last(columns: np.ndarray) -> np.ndarray:
-    """The columns with a different last one."""
     return np.concatenate([columns[:, :-1], 1 - columns[:, -1:]], axis=1)

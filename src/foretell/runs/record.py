@@ -129,7 +129,6 @@ class RunRecord(Section):
 
     @property
     def own_settings(self) -> StepSettings:
-        """The settings of the configuration."""
         training = {key: value for key, value in self.section("training").items() if key in RESUMABLE}
         return StepSettings(step=0, device=self.device, dtype=self.dtype, training=training)
 

@@ -125,7 +125,6 @@ class Run:
 
     @classmethod
     def open(cls, directory: Path) -> Run:
-        """An existing run."""
         if not (directory / RUN).is_file():
             raise CheckpointError(f"{directory} is not a run: {RUN} is missing{and_advice(directory)}")
         return cls(directory)

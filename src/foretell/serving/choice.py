@@ -43,7 +43,6 @@ class Choice:
 
     @cached_property
     def prompt_text(self) -> str:
-        """The text of the given prompt."""
         stream = self.continuation.tokenizer.stream()
         return "".join([*map(stream.push, self.continuation.sequence.prompt), stream.finish()])
 

@@ -168,7 +168,6 @@ TASK_OF_PART = {"series_codec": forecast_task, "task_head": prediction_task}  # 
 
 
 def tasks_of(name: str, model: LanguageModel, look_bytes: int) -> list[ServedTask]:
-    """The tasks of a model."""
     return [
         TASK_OF_PART[part.kind](name, model, look_bytes) for part in model.parts.values() if part.kind in TASK_OF_PART
     ]

@@ -85,7 +85,6 @@ class Replay:
         return self.keep(session)
 
     def before_update(self, number: int) -> BeforeUpdate:
-        """The state before update `number`, from 1 on."""
         if not 1 <= number <= self.last:
             raise UsageError(f"{self.run.directory} has the updates 1 to {self.last:,}, not {number:,}")
         session = self.session_before(number - 1, number - 1)

@@ -83,7 +83,6 @@ def read_header(path: Path, limit: int = MOST_HEADER_BYTES) -> dict[str, StoredT
 
 
 def stored_tensor(path: Path, name: str, entry: Any, data_start: int, stamp: Stamp) -> StoredTensor:
-    """A tensor from its entry in the header."""
     where = f"'{name[:80]}'"
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, end]}:

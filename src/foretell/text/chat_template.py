@@ -227,7 +227,6 @@ class RenderedChat:
         return [*pieces, ChatPiece(whole[done:], False)]
 
     def last_answer(self, index: int, turn_end: str) -> list[ChatPiece]:
-        """The prompt for the answer at `index`, and the answer."""
         prompt, span = self.text(index, add_generation_prompt=True), self.answer_span(index, turn_end)
         answer = self.messages[index].content.strip() + turn_end if span is None else self.text(index + 1)[slice(*span)]
         return [ChatPiece(prompt, False), ChatPiece(answer, True, True)]

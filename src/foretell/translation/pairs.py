@@ -98,7 +98,6 @@ def read_lines(file: TextFile) -> list[str]:
 
 
 def read_columns(file: TextFile, columns: Sequence[str], counts: Counter[str]) -> list[Pair]:
-    """The pairs of a file with two columns."""
     if file.suffix in FORMATS and file.suffix != ".tsv":
         table = Table(file)
         pairs = read_table(table, columns)

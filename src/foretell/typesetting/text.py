@@ -219,7 +219,6 @@ def over(top: TextBlock, bottom: TextBlock) -> TextBlock:
 
 
 def bracket(sign: str, inside: TextBlock) -> TextBlock:
-    """A bracket as tall as the block inside."""
     single, top, middle, bottom = BRACKETS[sign]
     height = len(inside.lines)
     if height == 1:

@@ -79,7 +79,6 @@ def packed_forms(family: Family, config: ModelConfig, tensors: Mapping[str, Stor
 
 
 def read_vector(stored: StoredTensor) -> tuple[float, ...]:
-    """A short vector of float32."""
     if stored.dtype != "F32" or len(stored.shape) != 1 or stored.size > MAX_DIVISORS:
         refuse(stored.file, f"'{stored.name}' is {stored.dtype} of shape {stored.shape}, not a short vector in F32")
     with open_regular(stored.file) as file:

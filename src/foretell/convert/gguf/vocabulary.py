@@ -298,7 +298,6 @@ def sentencepiece_document(
 
 
 def mergeable_pieces(vocabulary: Mapping[str, int], kinds: Sequence[int]) -> dict[str, int]:
-    """The tokens that pieces are merged to, and from."""
     return {name: index for name, index in vocabulary.items() if kinds[index] in (NORMAL, USER_DEFINED)}
 
 

@@ -218,7 +218,6 @@ def read_vector(recording: RecordedPass, scalar: TracedScalar, index: tuple[int,
 
 
 def explain_statistic(recording: RecordedPass, scalar: TracedScalar, norm: Norm) -> Working:
-    """A statistic of a norm at one position."""
     return statistic_of(norm, scalar.value.formula, *read_vector(recording, scalar, scalar.index))
 
 

@@ -92,7 +92,6 @@ def attend(row, position, head, window, x, query, width, out, at, is_narrow):
 
 @inlined
 def prefetch_cached(address, first, count, is_narrow):
-    """Prefetch `count` numbers of the cache."""
     words, length = (first // 2, count // 2) if is_narrow else (first, count)
     for i in range(words, words + length, LANES):
         v.prefetch(address, i)

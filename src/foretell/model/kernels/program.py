@@ -194,11 +194,9 @@ class Layout:
                 record["end"] = end
 
     def table(self) -> np.ndarray:
-        """All records."""
         return np.array([tuple((NO_OPERATION | record).values()) for record in self.records], op.OPERATION)
 
     def add(self, operation: Operation) -> None:
-        """Add the records of an operation."""
         kind, numbers = operation.kind, dict(operation.numbers)
         ending = [value for value in dict.fromkeys(operation.reads) if self.last_reads[value] is operation]
         sources = [self.views[value] for value in operation.reads]

@@ -88,7 +88,6 @@ call_program = v.callback(1)
 
 @compiled_parallel
 def start(program, arguments, threads):
-    """Call a program on all threads."""
     for _ in prange(threads):
         call_program(program, arguments)
 

@@ -53,7 +53,6 @@ def error_function(x):
 
 @inlined
 def activate(x, activation):
-    """An activation, by its number in ACTIVATIONS."""
     if activation == 0:
         cube = v.multiply(v.multiply(x, x), x)
         return times_sigmoid(x, v.multiply(v.fma(v.broadcast(0.044715), cube, x), v.broadcast(GELU)))
