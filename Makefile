@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-long test-oracles test-models test-wheel readme site lint primer atlas almanac chaos fuzz laws amx neon clean
+.PHONY: demo test test-long test-oracles test-models test-wheel readme site gallery lint primer atlas almanac chaos fuzz laws amx neon clean
 
 demo: $(VENV)/.installed-plot,serve  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -52,10 +52,16 @@ test-wheel: $(VENV)/.installed-dev  ## builds the wheel, installs it elsewhere, 
 	  foretell demo --minutes 0.2 > demo.txt && foretell next runs/demo "The value" && foretell warm primer && \
 	  foretell generate primer "The return value" --max-tokens 40 && foretell explain primer "The value" --html page.html
 
+# A page of the gallery that is there is kept: the first build trains three models, and every link is checked.
 # llms.txt is the index, with links to the Markdown sources
 site: $(VENV)/.installed-docs  ## the pages of docs/ as a website in site/; a broken link is an error
+	@$(BIN)/python bench/gallery.py --missing
 	@$(BIN)/zensical build --strict --clean
 	@cp docs/*.md site/ && mv site/index.md site/llms.txt
+
+gallery: $(VENV)/.installed-docs  ## trains three models, writes the six pages of the gallery again, and the website
+	@$(BIN)/python bench/gallery.py
+	@$(MAKE) site
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format
@@ -99,4 +105,4 @@ neon: $(VENV)/.installed-dev  ## compiles kernels for AArch64, and runs them wit
 	FORETELL_NEON=1 $(BIN)/pytest tests/model/test_neon.py -rs
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis site docs/gallery

@@ -18,9 +18,9 @@ import time
 
 import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
-from explorer import post, serving
+from explorer import post
 from measure import note
-from processes import cpu_seconds
+from processes import cpu_seconds, serving
 from rich.console import Console
 
 WORDS = ["the", "value", "of", "a", "function", "is", "called", "when", "an", "object", "has", "no", "name", "class"]

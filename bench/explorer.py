@@ -16,12 +16,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ import numpy as np
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import note
 from page import LENGTH, make_model, words
-from processes import free_port
+from processes import serving
 from rich.console import Console
 
 from foretell.language_model import LanguageModel
@@ -47,22 +44,6 @@ QUESTIONS = {
     "small maps of all heads": [f"thumbs.{layer}" for layer in range(LAYERS)],
     "lens of all positions": LENS,
 }
-
-
-@contextmanager
-def serving(model: str, *options: str) -> Iterator[tuple[int, int]]:
-    """Serve a model: the port, and the id of the process."""
-    port = free_port()
-    command = [sys.executable, "-m", "foretell", "serve", model, "--port", str(port), *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            while (line := process.stderr.readline()) != "ready\n":
-                if not line:
-                    raise RuntimeError(f"the server ended with {process.wait()}")
-            yield port, process.pid
-        finally:
-            process.terminate()
 
 
 async def post(host: str, port: int, body: dict[str, Any], path: str = "/explore") -> list[dict[str, Any]]:

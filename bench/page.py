@@ -11,7 +11,6 @@ hover over the map.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
+from browser import chromium
 from measure import Spread, note
 from rich.console import Console
 
@@ -32,8 +32,6 @@ from foretell.text.tokenizer_training import vocabulary_tokenizer
 
 LENGTH, SEED, SHARPER = 256, 1, 8.0
 LIMITS = {"megabytes": 20.0, "interactive": 2.0}
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def main() -> None:
@@ -74,15 +72,8 @@ def words():
 
 def open_often(path: Path, times: int) -> list[float]:
     """Seconds from navigation to the response to a hover, each in a new context; the first opening is not counted."""
-    from playwright.sync_api import sync_playwright
-
-    executable = next((path for path in map(shutil.which, NAMES) if path), None)
-    if executable is None:
-        raise SystemExit(f"Chromium not found: none of {', '.join(NAMES)}")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+    with chromium() as browser:
         seconds = [open_once(browser, path) for _ in range(times + 1)]
-        browser.close()
     return seconds[1:]
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -71,6 +74,22 @@ def free_port() -> int:
     """A port of this machine that nothing uses."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
+
+
+@contextmanager
+def serving(model: str, *options: str) -> Iterator[tuple[int, int]]:
+    """Serve a model: the port, and the id of the process."""
+    port = free_port()
+    command = [sys.executable, "-m", "foretell", "serve", model, "--port", str(port), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            while (line := process.stderr.readline()) != "ready\n":
+                if not line:
+                    raise RuntimeError(f"the server ended with {process.wait()}")
+            yield port, process.pid
+        finally:
+            process.terminate()
 
 
 @dataclass(frozen=True)

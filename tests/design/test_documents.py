@@ -16,6 +16,7 @@ import pytest
 from foretell.cli.example_files import EXAMPLES
 from foretell.cli.main import VERBS, run
 from foretell.convert import quantize
+from foretell.lessons.sort import SortLesson
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -70,6 +71,7 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     """The working directory that the documents assume: my.txt, tables, conversations, and a GPT-2 directory, gpt2."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(quantize, "MEASURED_TOKENS", 1000)
+    monkeypatch.setattr(SortLesson, "steps", 2)
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{REPLY}\n" * 20))
     (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
     shutil.copytree(gpt2_directory, tmp_path / "gpt2")
