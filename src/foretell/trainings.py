@@ -220,5 +220,5 @@ def replay_step(run: Run, step: int) -> Checkpoint:
 
 
 def replay_update(run: Run, number: int) -> BeforeUpdate:
-    """The state of a run before update `number`, counted from 1. Raises `UsageError` if it has no such update."""
+    """The state of a run before update `number`, counted from 1. Raises `CheckpointError` if it has no such update."""
     return Replay(training_of(run), run).before_update(number)

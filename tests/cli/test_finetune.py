@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def test_a_folder_that_is_no_run_is_refused_before_anything_is_read(foretell, tm
     outcome = foretell(*verb.split(), "no-such-file.csv", "--out", "mine", *resume)
     outcome.refuses(1, "mine exists; it is not a run, so give another --out")
     assert "reading" not in outcome.err
+
+
+@pytest.mark.parametrize("task", ["classify", "chat", "text"])
+def test_a_file_whose_words_the_model_does_not_have_is_reported(foretell, files, task):
+    chats = [{"prompt": f"why does it zigzag {row} times", "completion": "bees always do"} for row in range(20)]
+    rows = "".join(f"bees zigzag {row} times,{row % 2}\n" for row in range(20))
+    (files / "rows.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    (files / "chats.jsonl").write_text("".join(json.dumps(each) + "\n" for each in chats), encoding="utf-8")
+    (files / "text.txt").write_text("bees zigzag always.\n" * 200, encoding="utf-8")
+    data = {"classify": "rows.csv", "chat": "chats.jsonl", "text": "text.txt"}[task]
+    outcome = foretell("finetune", "atlas", data, "--task", task, "--training.steps", "1", "--out", "x").succeeds()
+    assert re.search(r"vocabulary  \d\d% of the tokens are <\|unknown\|>: words", outcome.err)
 
 
 def test_python_refuses_an_out_that_exists_before_it_loads_the_model(tmp_path):

@@ -171,10 +171,12 @@ def test_force_color_and_no_color_change_only_the_colours(trained: Path, tmp_pat
     shutil.copytree(trained, tmp_path / "other")
     command = f'$FORETELL runs "{trained}" "{tmp_path / "other"}"'
     settings = {"TERM": "xterm-256color", "COLUMNS": "78", "FORCE_COLOR": "", "NO_COLOR": ""}
-    coloured, plain = (shell(command, **settings | {name: "1"}) for name in ("FORCE_COLOR", "NO_COLOR"))
+    values = ("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("FORCE_COLOR", "0")
+    coloured, plain, unforced = (shell(command, **settings | {name: value}) for name, value in values)
     assert (coloured.returncode, plain.returncode) == (0, 0), coloured.stderr + plain.stderr
     assert "\x1b[" in coloured.stdout
     assert "\x1b" not in plain.stdout
+    assert unforced.stdout == plain.stdout
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.stdout) == plain.stdout
 
 

@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SUFFIXES = {".py", ".md", ".js", ".html", ".toml"}
-EVERYWHERE = ("src", "tests", "docs", "bench", "README.md")
-READ_BY_USERS = ("src", "docs", "README.md")
+EVERYWHERE = ("src", "tests", "docs", "bench", "examples", "README.md")
+READ_BY_USERS = ("src", "docs", "examples", "README.md")
 
 
 class Pattern(NamedTuple):

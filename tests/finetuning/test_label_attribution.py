@@ -62,6 +62,8 @@ def test_the_word_that_decides_has_the_largest_effect(model: LanguageModel) -> N
     assert joined(attribution, 0) == text
     against = attribute_label(model, [text], "bad", against="good")
     assert against.logit == pytest.approx(2 * attribution.logit)  # two labels: the mean is half way
+    with pytest.raises(UsageError, match="against is the label itself, 'bad'"):
+        attribute_label(model, [text], "bad", against="bad")
     with pytest.raises(UsageError, match="unknown label 'bat', did you mean 'bad'"):
         attribute_label(model, ["the film"], "bat")
     with pytest.raises(UsageError, match="the text is empty"):

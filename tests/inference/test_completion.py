@@ -177,7 +177,7 @@ def test_a_banned_word_is_banned_alone_and_after_a_space(primer):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"logit_bias": {"two words": 1}}, UsageError, "a logit bias is for one token, and 'two words' is"),
+        ({"logit_bias": {"two words": 1}}, UsageError, r"'two words' is \d tokens of this model: "),
         ({"logit_bias": {"": 1}}, UsageError, "'' is 0"),
         ({"logit_bias": {5000: 1}}, TokenizerError, "5000 is not a token id"),
         ({"logit_bias": {"#5000": 1}}, TokenizerError, "5000 is not a token id"),

@@ -84,6 +84,7 @@ def test_the_first_word_has_no_probability_without_a_start_token(lessons):
 
 
 OWN = ["my five words here now", "hi there!", "the cat and the dog and the bird", "is is is"]
+OWN += ["completely different sentences understand everything regardless themselves certainly"]
 
 
 @pytest.mark.parametrize("seed", [3, 42])

@@ -97,8 +97,16 @@ def test_the_newest_intact_checkpoint_is_used_and_each_damaged_one_logged(
     paths = ("step-000004/optimizer.safetensors", "step-000003/model.safetensors")
     for line, path in zip(caplog.messages, paths, strict=True):
         assert f"{path} is damaged" in line
-        assert line.endswith("going back to the checkpoint before")
+        assert line.endswith("other checkpoints are preferred")
         assert "\n" not in line
+
+
+def test_a_damaged_checkpoint_is_logged_once(run: Run, save: Save, caplog: pytest.LogCaptureFixture) -> None:
+    save(1, validation_loss=1.0)
+    damage(save(2, validation_loss=0.5), "training.json")
+    assert [run.best().step, run.best().step, run.last_intact().step] == [1, 1, 1]
+    (line,) = caplog.messages
+    assert "step-000002/training.json is damaged" in line
 
 
 def test_an_intact_last_checkpoint_logs_nothing(run: Run, save: Save, caplog: pytest.LogCaptureFixture) -> None:

@@ -220,7 +220,7 @@ def test_what_a_replay_cannot_do_is_one_line(tmp_path, caplog, monkeypatch):
     for step in (7, 99999999):
         with pytest.raises(CheckpointError, match=f"has the steps 0 to {STEPS}, not {step:,}"):
             find_model(f"{run.directory}@step-{step}")
-    with pytest.raises(UsageError, match="has the updates 1 to 6, not 0"):
+    with pytest.raises(CheckpointError, match="has the updates 1 to 6, not 0"):
         replay_update(run, 0)
     weights = run.checkpoints / "step-000003" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
@@ -228,7 +228,7 @@ def test_what_a_replay_cannot_do_is_one_line(tmp_path, caplog, monkeypatch):
     (run.directory / ENVIRONMENT).write_text(json.dumps({**environment, "torch": "1.13.1"}))
     caplog.clear()
     find_model(f"{run.directory}@step-4")
-    assert any("model.safetensors" in line and "going back to the checkpoint" in line for line in caplog.messages)
+    assert any("model.safetensors" in line and "other checkpoints are preferred" in line for line in caplog.messages)
     assert any("not 1.13.1" in line and "may differ in the last digits" in line for line in caplog.messages)
     monkeypatch.setattr(LongReplays, "are_allowed", False)
     monkeypatch.setattr(replay_run, "LONG", 0.0)

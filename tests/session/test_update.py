@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import foretell
-from foretell.errors import UsageError
+from foretell.errors import CheckpointError, UsageError
 from foretell.insight.explain.explanation import Explanation
 from foretell.runs.run import Run
 from foretell.session.update import explain_weight
@@ -44,8 +44,9 @@ def test_an_update_is_that_of_the_run_and_follows_from_its_operands(tmp_path, op
 
 def test_a_step_that_the_run_did_not_take_and_an_unknown_weight_are_one_line(tmp_path):
     run = trained(tmp_path, every=2, frozen=["embed.token.weight"])
+    with pytest.raises(CheckpointError, match="has the updates 1 to 4, not 9"):
+        update(run, 9, f"update:{WEIGHT}[0,0]")
     for number, address, words in (
-        (9, f"update:{WEIGHT}[0,0]", "has the updates 1 to 4, not 9"),
         (3, "update:trunk.norms.weight[0]", "near it: trunk.norm.weight"),
         (3, "update:embed.token.weight[0,0]", "frozen"),
         (3, f"update:{WEIGHT}[0,99]", "out of range"),

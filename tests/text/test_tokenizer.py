@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretell.errors import OutputError, TokenizerError
+from foretell.errors import OutputError, TokenizerError, UsageError
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer, vocabulary_tokenizer
 
 ANY_TEXT_KINDS = ["bytes", "bpe-gpt2", "bpe-qwen2"]
@@ -83,6 +83,26 @@ def test_limited_word_vocabulary_uses_the_unknown_token(trained: dict[str, Token
     tokenizer = trained["words-capped"]
     assert tokenizer.vocab_size == 12
     assert tokenizer.pieces(tokenizer.encode("the zebra")) == ["the", "<|unknown|>"]
+
+
+def test_a_word_outside_the_vocabulary_is_not_a_token(trained: dict[str, Tokenizer]) -> None:
+    tokenizer = trained["words-capped"]
+    assert tokenizer.id_of("the") == tokenizer.encode("the")[0]
+    assert tokenizer.id_of("<|unknown|>") == tokenizer.unknown_id
+    with pytest.raises(UsageError, match="'zebra' is not in the vocabulary of this model"):
+        tokenizer.id_of("zebra")
+    with pytest.raises(UsageError, match=r"'the the' is 2 tokens of this model: 'the', 'the'"):
+        tokenizer.id_of("the the")
+
+
+@pytest.mark.parametrize(("text", "is_logged"), [("the zebra", False), ("the zebra zebra", True), ("", False)])
+def test_data_of_mostly_unknown_words_are_logged(
+    trained: dict[str, Tokenizer], caplog: pytest.LogCaptureFixture, text: str, is_logged: bool
+) -> None:
+    for name in ("words-capped", "bytes"):
+        trained[name].note_unknown(trained[name].encode_long(text))
+    line = "vocabulary  67% of the tokens are <|unknown|>: words that it does not have"
+    assert caplog.messages == ([line] if is_logged else [])
 
 
 @pytest.mark.parametrize("name", ALL_KINDS)

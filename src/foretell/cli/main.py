@@ -112,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(number, end_by_signal)
     gc.set_threshold(*COLLECT_RARELY)
     RunOptions.command_began = IMPORTED
+    if os.environ.get("FORCE_COLOR") == "0":  # Rich takes any value for yes
+        os.environ["FORCE_COLOR"], os.environ["NO_COLOR"] = "", "1"
     open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character outside the encoding must not stop the command

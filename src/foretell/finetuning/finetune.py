@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -115,6 +116,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         if self.encoded is None:
             head, context_length = config.head, config.model.context_length
             self.encoded = data.encoded(InputFormat(tokenizer, head.tokens, context_length, head.truncate))
+            tokenizer.note_unknown(np.concatenate([ids for each in self.encoded.train for ids in each.sequences]))
         return self.encoded
 
     def first_model(self, config: FinetuneConfig, data: LabelledFiles, start: Start | None) -> LanguageModel:

@@ -72,6 +72,8 @@ class LabelFormat(PredictionFormat):
         """The logit of a label minus the logit of `against`, or minus the mean over all labels."""
         names = self.settings.labels
         chosen, other = find_label(names, label), len(names) if against is None else find_label(names, against)
+        if other == chosen:
+            raise UsageError(f"--against is the label itself, {quoted(names[chosen])}; give another one")
         minus = "the mean of all labels" if against is None else f"the logit of {quoted(names[other])}"
         return AskedOutput(chosen, f"the logit of {quoted(names[chosen])}", other, f"minus {minus}")
 

@@ -25,7 +25,6 @@ from foretell.text import StopStrings, Tokenizer
 from foretell.typesetting.html import ShownList
 
 DRAFT_TOKENS = 4
-SHOWN_TOKENS = 5  # tokens shown in a message about a text of several tokens
 ID = re.compile(r"#(\d+)")
 WRITES_SPACES_INTO_WORDS = ("bpe", "unigram")  # kinds with other tokens for a word after a space
 
@@ -51,16 +50,7 @@ def token_id(token: str | int, tokenizer: Tokenizer) -> int:
         known = int(written[1]) if written else int(token)
         tokenizer.piece(known)  # refuses an unknown one
         return known
-    if token in tokenizer.special_tokens:
-        return tokenizer.special_tokens[token]
-    ids = tokenizer.encode(token)
-    if len(ids) != 1:
-        parts = [repr(tokenizer.text_of(part)) for part in ids[:SHOWN_TOKENS]] + ["..."] * (len(ids) > SHOWN_TOKENS)
-        raise UsageError(
-            f"a logit bias is for one token, and {token!r} is {len(ids)}{': ' if ids else ''}{', '.join(parts)}; give "
-            "one of its tokens, or ban the word"
-        )
-    return ids[0]
+    return tokenizer.id_of(token)
 
 
 def spellings(word: str | Iterable[int], tokenizer: Tokenizer) -> list[tuple[int, ...]]:

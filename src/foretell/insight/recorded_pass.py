@@ -56,26 +56,15 @@ def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) 
         return int(logits.argmax())
     check_type("a token", token, str | Integral, "a text or an id")
     if isinstance(token, str):
-        return token_id(model, token)
+        return model.tokenizer.id_of(token)
     model.tokenizer.piece(int(token))  # raises an error if the id is not a token
     return int(token)
-
-
-def token_id(model: LanguageModel, text: str) -> int:
-    """The id of a text that is a single token, special or not. Raises `UsageError` for any other text."""
-    ids = model.tokenizer.encode(text, allow_special=True)
-    if len(ids) != 1:
-        pieces = ", ".join(quoted(model.tokenizer.text_of(piece_id)) for piece_id in ids[:8])
-        raise UsageError(
-            f"{quoted(text)} is {len(ids)} tokens of this model{f': {pieces}' if ids else ''}; give one token"
-        )
-    return ids[0]
 
 
 def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:
     """The address with token texts replaced by token ids."""
     index = [
-        token_id(model, entry) if isinstance(entry, str) and meaning == "token" else entry
+        model.tokenizer.id_of(entry) if isinstance(entry, str) and meaning == "token" else entry
         for meaning, entry in zip(dimensions, address.index, strict=False)
     ]
     return Address(address.name, (*index, *address.index[len(dimensions) :]))

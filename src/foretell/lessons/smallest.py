@@ -234,6 +234,7 @@ class SmallestLesson(Lesson):
         ids, digits = self.sentence.ids, 6 if len(vocabulary) <= len(VOCABULARY) else 4  # what fits a terminal
         contexts = [" ".join(words[: t + 1]) for t in range(len(ids))]
         targets = [vocabulary[target] for target in self.sentence.targets]
+        headings = vocabulary if digits == 6 else [word if len(word) <= 6 else f"{word[:5]}…" for word in vocabulary]
         return {
             "is_own": self.is_own,
             "seed": self.seed,
@@ -267,7 +268,7 @@ class SmallestLesson(Lesson):
             "num_heads": NUM_HEADS,
             "feedforward_width": FEEDFORWARD_WIDTH,
             **{name: Matrix(self.completed[name], row_labels=words) for name in COMPLETED_NAMES},
-            "probabilities": labelled_table(words, vocabulary, model["probabilities"], digits=digits, corner="after"),
+            "probabilities": labelled_table(words, headings, model["probabilities"], digits=digits, corner="after"),
             "most_likely": vocabulary[int(model["probabilities"][0].argmax())],
             "word_losses": [
                 (context, target, f"{math.exp(-loss):.6f}", f"{loss:.6f}")

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 OLD_DOMAIN = "old_domain"  # the name of the split
 SIZED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds with a chosen vocabulary size
+SAMPLE_TOKENS = 2**20  # of the store, to count unknown ones
 SAMPLE_BYTES = 2**25  # text to learn a vocabulary from; more changes it little and takes longer
 Source = Callable[[], Iterable[Document]]  # documents that can be read more than once
 
@@ -74,6 +75,7 @@ def tokenize_text(
     sync(directory / TOKENIZER_FILE)  # before the index, whose presence makes the directory a store
     write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)
     store = TokenStore.open(directory, tokenizer.fingerprint)
+    tokenizer.note_unknown((stream := store.split("train")).read(0, min(len(stream), SAMPLE_TOKENS)))
     return TokenizedText(tokenizer, store, str(extra["split_rule"]))
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,16 @@ def newest_intact(checkpoints: list[Checkpoint]) -> Checkpoint | None:
         try:
             checkpoint.verify()
         except CheckpointError as error:
-            logger.warning(f"{error}; going back to the checkpoint before")
+            warn_of_damage(str(error))
             continue
         return checkpoint
     return None
+
+
+@cache
+def warn_of_damage(problem: str) -> None:
+    """Log a damaged checkpoint once per process; commands look for the best and the newest one several times."""
+    logger.warning(f"{problem}; other checkpoints are preferred")
 
 
 def best_checkpoint(checkpoints: list[Checkpoint]) -> Checkpoint:
@@ -157,7 +164,7 @@ def validation_loss(checkpoint: Checkpoint) -> float:
     try:
         value = checkpoint.training().get("validation_loss")
     except CheckpointError as error:
-        logger.warning(f"{error}; this checkpoint does not count as the best")
+        warn_of_damage(str(error))
         return float("inf")
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else float("inf")
 

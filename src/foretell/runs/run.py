@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import CheckpointError, OutputError, as_path, check_type, did_you_mean
+from foretell.errors import CheckpointError, OutputError, UsageError, as_path, check_type, did_you_mean
 from foretell.runs.checkpoint import NAME, Checkpoint, best_checkpoint, list_checkpoints, newest_intact
 from foretell.runs.record import (
     RUN,
@@ -324,6 +324,9 @@ def find_run(argument: str | Path) -> Run:
             return Run(path)
     if as_path("a run", argument).exists():
         raise CheckpointError(f"{argument} is not a run: {RUN} is missing, so nothing is known of its training")
+    name, _, which = str(argument).rpartition("@")
+    if any(is_run(path) for path in (Path(name), RUNS / name) if name):
+        raise UsageError(f"{argument} is a checkpoint, and a run is needed; leave out @{which}")
     names = [run.name for run in find_runs(RUNS)] if RUNS.is_dir() else []
     near = did_you_mean(str(argument).removeprefix("runs/"), names)
     known = near or f"; there is {', '.join(names) or 'none in ./runs'}"

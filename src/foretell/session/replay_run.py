@@ -86,7 +86,7 @@ class Replay:
 
     def before_update(self, number: int) -> BeforeUpdate:
         if not 1 <= number <= self.last:
-            raise UsageError(f"{self.run.directory} has the updates 1 to {self.last:,}, not {number:,}")
+            raise CheckpointError(f"{self.run.directory} has the updates 1 to {self.last:,}, not {number:,}")
         session = self.session_before(number - 1, number - 1)
         if number > 1 and session.checkpoints.saved_step != number - 1:  # often asked again, for a weight
             self.keep(session)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import tokenizers
 
-from foretell.errors import OutputError, TokenizerError, as_path, did_you_mean
+from foretell.errors import OutputError, TokenizerError, UsageError, as_path, did_you_mean
 from foretell.storage.files import check_target
 from foretell.text import tokenizer_json
 from foretell.text import untrusted_tokenizer as untrusted
@@ -80,8 +80,8 @@ class Tokenizer:
         self._word_end: str = content["model"].get("end_of_word_suffix") or ""
         self._decoder = content["decoder"]
         self._cut = safe_cut(content)
-        self._unknown_id = tokenizer_json.unknown_id(content)
-        self._forbidden = frozenset(self.special_tokens.values()) - {self._unknown_id}
+        self.unknown_id: int | None = tokenizer_json.unknown_id(content)
+        self._forbidden = frozenset(self.special_tokens.values()) - {self.unknown_id}
         self.spelled_names = self._names_of(self._forbidden)
         self._noted: set[str] = set()  # names that `note_spelled` has logged
         self._writable = untrusted.writable_characters(content)
@@ -166,6 +166,13 @@ class Tokenizer:
             self._noted |= names
             logger.warning(f"{list_special(names)} in the text is read as ordinary text{advice}")
 
+    def note_unknown(self, ids: np.ndarray) -> None:
+        """Log a line if most ids (N,) of a training's data, without special tokens, are the unknown one."""
+        words = [token_id for token_id in ids.tolist() if token_id not in self._forbidden]
+        if self.unknown_id is not None and 2 * (unknown := words.count(self.unknown_id)) > len(words):
+            name, share = self.piece(self.unknown_id), unknown / len(words)
+            logger.warning(f"vocabulary  {share:.0%} of the tokens are {name}: words that it does not have")
+
     def _refuse_not_special(self, names: Sequence[str]) -> None:
         known = ", ".join(list(self.special_tokens)[:8]) or "none"
         for name in names:
@@ -213,6 +220,18 @@ class Tokenizer:
         if not allow_special:
             self._refuse_special(ids)
         return ids
+
+    def id_of(self, text: str) -> int:
+        """The id of a text that is one token, special or not. Raises UsageError for any other or unknown text."""
+        ids = self.encode(text, allow_special=True)
+        if len(ids) != 1:
+            pieces = ", ".join(repr(self.text_of(token_id)) for token_id in ids[:8])
+            raise UsageError(
+                f"{text[:40]!r} is {len(ids)} tokens of this model{pieces and f': {pieces}'}; give one token"
+            )
+        if ids[0] == self.unknown_id and text != self.piece(ids[0]):
+            raise UsageError(f"{text[:40]!r} is not in the vocabulary of this model; give one of its tokens")
+        return ids[0]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The range (start, end) of characters in the text for each token of `encode(text)`.
@@ -310,7 +329,7 @@ class Tokenizer:
             with untrusted.rust_failures("the text cannot be encoded"):
                 yield
         except TokenizerError:
-            if self.kind in ("characters", "words") and self._unknown_id is None:
+            if self.kind in ("characters", "words") and self.unknown_id is None:
                 for text in texts:
                     untrusted.refuse_unknown(backend, text, characters=self.kind == "characters")
             raise

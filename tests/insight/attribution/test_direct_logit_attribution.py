@@ -227,6 +227,7 @@ def test_bars_show_the_sign(make_model: MakeModel, text: str) -> None:
         ({"token": ""}, UsageError, "'' is 0 tokens of this model; give one token"),
         ({"token": 99}, TokenizerError, "99 is not a token id"),
         ({"against": "zz"}, TokenizerError, "z"),
+        ({"token": "a", "against": "a"}, UsageError, "against is the token itself, 'a'; give another one"),
         ({"at": 7}, UsageError, r"position 7 is outside the text, which has 7 tokens \(0 to 6\)"),
     ],
 )

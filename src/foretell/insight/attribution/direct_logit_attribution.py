@@ -113,6 +113,8 @@ def direct_logit_attribution(
     logits = recording.next_logits(at).double()
     chosen = choose_token(model, token, logits)
     other = None if against is None else choose_token(model, against, logits)
+    if other == chosen:
+        raise UsageError(f"--against is the token itself, {quoted(model.tokenizer.text_of(chosen))}; give another one")
 
     def compared(number: Callable[[int], Any]) -> Any:
         """A number of the token, minus the same number of any other token."""
