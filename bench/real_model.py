@@ -6,7 +6,7 @@
 Both programs read the same file, have the same threads and continue the same random ids greedily. `answer` is a whole
 answer of 64 tokens to a prompt of 32; `batch_N` and `after_2000` are timed from the first new token to the last,
 `read_N` up to the logits of the next token. A new process opens the file, in the page cache, and makes one token; cold,
-foretell has compiled nothing before. Its memory is its peak, beside that of a process that imports torch alone.
+foretell has compiled nothing before. Its memory is its peak; a process that imports torch alone is measured too.
 """
 
 from __future__ import annotations

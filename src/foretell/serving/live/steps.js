@@ -6,8 +6,8 @@ const STEP = /^(.*)@step-(\d+)$/;
 
 // The slider for the shown model; hidden if no other step of its run is served. A step keeps text, changes and choices.
 export function makeSteps(served) {
-  const slider = make("input", { id: "step", type: "range", min: 0, step: 1 }), said = make("output", { for: "step" });
-  const field = make("span", { class: "steps" }, make("label", { for: "step" }, "After step"), slider, said);
+  const slider = make("input", { id: "step", type: "range", min: 0, step: 1 }), shown = make("output", { for: "step" });
+  const field = make("span", { class: "steps" }, make("label", { for: "step" }, "After step"), slider, shown);
   let steps = [];
   slider.addEventListener("input", () => session.update({ model: steps[slider.value].name }));
   session.listen(({ model }) => {
@@ -18,8 +18,8 @@ export function makeSteps(served) {
     if (field.hidden) return;
     slider.max = steps.length - 1;
     slider.value = steps.findIndex(({ name }) => name === model);
-    said.textContent = steps[slider.value].step.toLocaleString("en");
-    slider.setAttribute("aria-valuetext", `step ${said.textContent}`);
+    shown.textContent = steps[slider.value].step.toLocaleString("en");
+    slider.setAttribute("aria-valuetext", `step ${shown.textContent}`);
   });
   return field;
 }
