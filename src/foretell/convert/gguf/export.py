@@ -100,9 +100,9 @@ def notes(model: LanguageModel, tensors: Mapping[str, PackedTensor], precision: 
         lines.append(
             f"{len(wider)} of {len(tensors)} tensors have rows whose length is not a multiple of 32: f16, not q8_0"
         )
-    if is_composed(model.tokenizer.to_json()):
-        lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
     document = model.tokenizer.to_json()
+    if is_composed(document):
+        lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
     if missing := is_byte_level(document) and missing_bytes(document["model"]["vocab"]):
         lines.append(
             f"{len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}: "
