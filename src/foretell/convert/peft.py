@@ -19,6 +19,7 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.convert.families import FAMILIES, choose_family, differences
 from foretell.convert.family import Family, Pairing, Transpose, outputs_in_our_order, outputs_in_their_order, pairings
+from foretell.convert.gguf.kept_pairs import without_kept_pairs
 from foretell.errors import CheckpointError, OutputError, UsageError
 from foretell.language_model import LanguageModel
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
@@ -100,7 +101,8 @@ def add_peft_adapter(model: LanguageModel, directory: Path) -> LanguageModel:
     part = add_adapters(model.decoder, lora)
     set_updates(model.decoder, updates)
     model.decoder.train(model.decoder.training)
-    return LanguageModel(model.decoder, model.tokenizer, model.name, model.notes, {**model.parts, LORA: part})
+    parts = {**without_kept_pairs(model).parts, LORA: part}
+    return LanguageModel(model.decoder, model.tokenizer, model.name, model.notes, parts)
 
 
 def read_updates(directory: Path, settings: Mapping[str, Any]) -> dict[str, PeftUpdate]:

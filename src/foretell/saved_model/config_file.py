@@ -23,7 +23,8 @@ FORMAT, FORMAT_WITH_PARTS = 1, 2
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 COMMANDS = {"series_codec": "forecast {} DATA", "encoder_decoder": "translate {} TEXT"}  # kind of a part -> command
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
-OUTSIDE_DECODER = ("series_codec", "task_head")  # kinds whose weights are not in the decoder's module tree
+GGUF_PAIRS = "gguf_pairs"
+OUTSIDE_DECODER = ("series_codec", "task_head", GGUF_PAIRS)  # kinds without weights in the decoder's module tree
 
 logger = logging.getLogger(__name__)
 

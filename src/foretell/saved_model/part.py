@@ -68,6 +68,7 @@ KINDS: dict[str, type[Part]] = {}
 KIND_MODULES: dict[str, str] = {
     "decoding": "foretell.translation.translator",
     "encoder_decoder": "foretell.translation.translator",
+    "gguf_pairs": "foretell.convert.gguf.kept_pairs",
     "lora": "foretell.saved_model.layer_parts",
     "quantization": "foretell.saved_model.layer_parts",
     "series_codec": "foretell.forecasting.codec",

@@ -15,6 +15,7 @@ from typing import Any
 
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
+from foretell.convert.gguf.kept_pairs import without_kept_pairs
 from foretell.data.data_use import DataUse
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError, counted
@@ -171,7 +172,7 @@ def pace_of(
 def load_start(argument: str | Path) -> Start:
     """Load any MODEL in float32; its weights are verified if it has a manifest. Raises the errors of `load`."""
     model = load(argument, "cpu", "float32", verify=None)
-    return Start(str(argument), model.with_float_weights("train"))
+    return Start(str(argument), without_kept_pairs(model.with_float_weights("train")))
 
 
 def find_start(record: StartRecord | None, run: Path) -> Start | None:

@@ -70,6 +70,14 @@ def test_parts_in_the_rows_of_one_pass_have_the_effects_of_passes_alone(
         assert effect.divergence == pytest.approx(alone[effect.name].divergence, rel=1e-6, abs=1e-12)
 
 
+def test_a_row_joins_the_pass_in_the_layer_of_its_part(make_model: MakeModel, text: str) -> None:
+    model, rows = make_model("llama"), []
+    for block in model.decoder.trunk.blocks:
+        block.register_forward_hook(lambda _, inputs, output: rows.append(len(output)))
+    ablate(model, text, "**.core[*]")
+    assert rows[-2:] == [1 + 4, 1 + 8]
+
+
 def test_ablation_leaves_the_model_unchanged(make_model: MakeModel, text: str) -> None:
     model = make_model("gpt2")
     before = distribution(model, text, {})

@@ -44,12 +44,14 @@ def test_a_cell_is_the_change_by_the_pass_with_its_patch(model: LanguageModel, t
 
 
 def test_earlier_tokens_and_layers_are_read_once(make_model: MakeModel, text: str, monkeypatch) -> None:
-    model, done = make_model("gpt2", torch.float64), []
+    model, done, rows = make_model("gpt2", torch.float64), [], []
+    for block in model.decoder.trunk.blocks:
+        block.register_forward_hook(lambda _, inputs, output: rows.append(len(output)))
     whole = patch_map(model, text, SECOND, "c", progress=lambda *counts: done.append(counts))
-    assert done == [(15, 15)]
+    assert done == [(15, 15)] and rows[-2:] == [1 + 5, 1 + 10]
     monkeypatch.setattr(module, "TOKENS_AT_ONCE", 20)
     in_parts = patch_map(model, text, SECOND, "c", progress=lambda *counts: done.append(counts))
-    assert len(done) == 6
+    assert len(done) == 5
     np.testing.assert_allclose(in_parts.differences, whole.differences, atol=1e-12)
 
 

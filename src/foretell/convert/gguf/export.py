@@ -21,6 +21,8 @@ from foretell.config.model import ModelConfig
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs, pairings
 from foretell.convert.gguf.blocks import read_floats
 from foretell.convert.gguf.files import read_gguf
+from foretell.convert.gguf.header import GENERAL
+from foretell.convert.gguf.kept_pairs import FILE_TYPE, QUANTIZATION_VERSION, pairs_of
 from foretell.convert.gguf.metadata import FREQUENCIES, choose_architecture, frequency_divisors, write_metadata
 from foretell.convert.gguf.pack_blocks import packed_matrices
 from foretell.convert.gguf.vocabulary import PRE, is_composed, write_vocabulary
@@ -51,7 +53,7 @@ FILE_TYPES = {
 }
 BLOCK = 32
 ALWAYS_FULL = ("position_embd.weight",)  # llama.cpp adds its rows without conversion
-QUANTIZATION_VERSION = 2  # version of ggml's block formats
+BLOCKS_VERSION = 2  # of ggml's block formats
 
 
 def export_gguf(
@@ -98,9 +100,9 @@ def notes(model: LanguageModel, tensors: Mapping[str, PackedTensor], precision: 
         lines.append(
             f"{len(wider)} of {len(tensors)} tensors have rows whose length is not a multiple of 32: f16, not q8_0"
         )
-    if is_composed(model.tokenizer.to_json()):
-        lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
     document = model.tokenizer.to_json()
+    if is_composed(document):
+        lines.append("the tokenizer normalizes text to NFC, but llama.cpp does not: normalize texts before using it")
     if missing := is_byte_level(document) and missing_bytes(document["model"]["vocab"]):
         lines.append(
             f"{len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}: "
@@ -150,14 +152,17 @@ def unpacked_model(model: LanguageModel, family: Family, packed: Mapping[str, Pa
 
 
 def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[str, Any]:
+    """The pairs of the file; kept ones where foretell does not compute them, also the name."""
     config: ModelConfig = model.decoder.config
+    kept = pairs_of(model)
     return {
         "general.type": "model",
         "general.name": Path(model.name).name,
-        "general.file_type": FILE_TYPES[precision],
-        **({"general.quantization_version": QUANTIZATION_VERSION} if precision.startswith("q") else {}),
+        **{key: value for key, value in kept.items() if key.startswith(GENERAL)},
+        FILE_TYPE: FILE_TYPES[precision],
+        **({QUANTIZATION_VERSION: BLOCKS_VERSION} if precision.startswith("q") else {}),
         **write_metadata(family, config),
-        **write_vocabulary(model.tokenizer, config.vocab_size),
+        **write_vocabulary(model.tokenizer, config.vocab_size, kept),
     }
 
 

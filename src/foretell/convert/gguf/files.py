@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from foretell.config.model import ModelConfig
 from foretell.config.quantization import FormName, QuantizationConfig
@@ -27,8 +28,11 @@ MAX_DIVISORS = 2**12  # bytes
 TABLE, POSITIONS = "embed.token", "embed.position.weight"  # positions are a table of floats
 
 
+@dataclass(frozen=True)
 class GGUFFile(HuggingFaceFiles):
-    """A file with a checked header. tensors: by their names in the file."""
+    """A file with a checked header. tensors: by their names in the file. pairs: all of them."""
+
+    pairs: Mapping[str, Any] = field(default_factory=dict)
 
     def type_of(self, tensor: StoredTensor) -> str:
         kind = TYPE_OF_NAME[tensor.dtype]
@@ -64,7 +68,8 @@ def read_gguf(path: Path) -> GGUFFile:
         notes.append(f"{missing:,} of the model's {config.vocab_size:,} tokens are not in the tokenizer")
     forms = packed_forms(family, config, tensors)
     packing = QuantizationConfig.packed(forms, TABLE) if forms else None
-    return GGUFFile(family, config, tokenizer, tensors, tuple(f"{path}: {note}" for note in notes), packing)
+    lines = tuple(f"{path}: {note}" for note in notes)
+    return GGUFFile(family, config, tokenizer, tensors, lines, packing, header.pairs)
 
 
 def packed_forms(family: Family, config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> dict[str, FormName]:

@@ -11,11 +11,13 @@ from torch import Tensor
 from foretell.convert.family import outputs_in_our_order, pairings
 from foretell.convert.gguf.blocks import read_floats, read_matrix
 from foretell.convert.gguf.files import GGUFFile, read_gguf
+from foretell.convert.gguf.kept_pairs import KeptPairs, dropped_pairs, kept_pairs
 from foretell.language_model import LanguageModel
 from foretell.model.init import empty_decoder, fill_decoder
 from foretell.model.quantize_decoder import quantize_decoder
-from foretell.saved_model.config_file import QUANTIZATION
+from foretell.saved_model.config_file import GGUF_PAIRS, QUANTIZATION
 from foretell.saved_model.layer_parts import QuantizationPart
+from foretell.saved_model.part import Part
 from foretell.storage.safetensors_files import check_finite
 
 
@@ -27,10 +29,12 @@ def load_gguf(
     weights = {name: weight.to(device) for name, weight in iter_weights(file, dtype)}
     check_finite({name: weight for name, weight in weights.items() if weight.is_floating_point()}, path)
     decoder = empty_decoder(file.config.replaced(dropout=0.0)).to(dtype)
+    parts: dict[str, Part] = {GGUF_PAIRS: KeptPairs(kept_pairs(file.pairs))}
     if file.quantization is not None:
         quantize_decoder(decoder, file.quantization)
-    parts = {} if file.quantization is None else {QUANTIZATION: QuantizationPart(file.quantization)}
-    return LanguageModel(fill_decoder(decoder, weights).eval(), file.tokenizer, name, file.notes, parts)
+        parts[QUANTIZATION] = QuantizationPart(file.quantization)
+    notes = (*file.notes, *(f"{path}: {note}" for note in dropped_pairs(file.pairs)))
+    return LanguageModel(fill_decoder(decoder, weights).eval(), file.tokenizer, name, notes, parts)
 
 
 def iter_weights(file: GGUFFile, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

@@ -25,6 +25,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 START = "tokenizer.ggml"
 MODEL, PRE = f"{START}.model", f"{START}.pre"
 TOKENS, KINDS, MERGES, SCORES = (f"{START}.{name}" for name in ("tokens", "token_type", "merges", "scores"))
+FIRST, ADDS_FIRST, ADDS_END = (f"{START}.{name}" for name in ("bos_token_id", "add_bos_token", "add_eos_token"))
 ENDS = tuple(f"{START}.{name}_token_id" for name in ("eos", "eot", "eom"))
 # Control tokens that end a text or a turn even if the file does not name them, as in llama.cpp
 END_NAMES = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>")
@@ -71,27 +72,36 @@ ALIASES = {
 WITHOUT_MERGES = "gpt-2"  # for plain bytes, the split does not matter
 
 
-def write_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
-    """The pairs of a tokenizer for a model with `vocab_size` rows; `TokenizerError` if llama.cpp cannot have it."""
+def write_vocabulary(tokenizer: Tokenizer, vocab_size: int, kept: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """The pairs of a tokenizer for a model with `vocab_size` rows; `TokenizerError` if llama.cpp cannot have it.
+
+    kept: pairs of the file that it came from, which are written again where they agree with the tokenizer.
+    """
     document = tokenizer.to_json()
     write = write_sentencepiece if document["model"].get("byte_fallback") else write_byte_level
     names, kinds = token_list(document, vocab_size)
     pairs = write(tokenizer, document, names, kinds)
     check_marks(tokenizer, document)
-    ends = tokenizer.end_ids
-    pairs |= {
-        TOKENS: names,
-        KINDS: kinds,
-        f"{START}.bos_token_id": ends[0] if tokenizer.start_id is None else tokenizer.start_id,
-        f"{START}.eos_token_id": ends[0],
-        f"{START}.add_bos_token": bool(tokenizer.start_ids),
-        f"{START}.add_eos_token": False,
-    }
-    if len(ends) > 1:
-        pairs[f"{START}.eot_token_id"] = ends[1]
+    others = {key: kept[key] for key in kept if key.startswith(START) and key not in (PRE, FIRST, *ENDS)}
+    pairs |= {TOKENS: names, KINDS: kinds, **start_and_end_pairs(tokenizer, kept, names, kinds)}
+    pairs |= {ADDS_END: False, **others, ADDS_FIRST: bool(tokenizer.start_ids)}
+    if ALIASES.get(str(kept.get(PRE))) == pairs[PRE]:
+        pairs[PRE] = kept[PRE]
     if tokenizer.chat_template is not None:
         pairs[TEMPLATE] = tokenizer.chat_template
     return pairs
+
+
+def start_and_end_pairs(
+    tokenizer: Tokenizer, kept: Mapping[str, Any], names: Sequence[str], kinds: Sequence[int]
+) -> dict[str, Any]:
+    """The ids of the start token and the end tokens: the kept ones, unless the tokenizer has others."""
+    start, ends = start_and_ends(kept, names, kinds)
+    if ENDS[0] in kept and (*ends,) == tokenizer.end_ids and {*tokenizer.start_ids} <= {*start}:
+        return {key: kept[key] for key in (FIRST, *ENDS) if key in kept}
+    end, *others = tokenizer.end_ids
+    pairs = {FIRST: end if tokenizer.start_id is None else tokenizer.start_id, ENDS[0]: end}
+    return {**pairs, ENDS[1]: others[0]} if others else pairs
 
 
 def write_byte_level(
@@ -228,8 +238,7 @@ def tokenizer_document(pairs: Mapping[str, Any], read: Reader) -> TokenizerJson:
     """The content of a tokenizer.json built only from the pairs."""
     names, kinds = check_tokens(pairs)
     document, adds_start = read(pairs, names, kinds)
-    start, named_ends = (token_ids(pairs, keys, len(names)) for keys in ((f"{START}.bos_token_id",), ENDS))
-    ends = [*named_ends, *(index for index, name in enumerate(names) if name in END_NAMES and kinds[index] == CONTROL)]
+    start, ends = start_and_ends(pairs, names, kinds)
     special = {index for index, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN)} | {*start, *ends}
     document["added_tokens"] = [
         tokenizer_json.special_token(names[index], index) | {"special": index in special}
@@ -237,9 +246,16 @@ def tokenizer_document(pairs: Mapping[str, Any], read: Reader) -> TokenizerJson:
         if index in special or kind == USER_DEFINED
     ]
     document |= {"normalizer": document.get("normalizer"), "post_processor": None}
-    if start and pairs.get(f"{START}.add_bos_token", adds_start):
+    if start and pairs.get(ADDS_FIRST, adds_start):
         document = tokenizer_json.with_start(document, names[start[0]])
-    return tokenizer_json.with_ends(document, [names[index] for index in dict.fromkeys(ends)]) if ends else document
+    return tokenizer_json.with_ends(document, [names[index] for index in ends]) if ends else document
+
+
+def start_and_ends(pairs: Mapping[str, Any], names: Sequence[str], kinds: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The id of the start token, if there is one, and the ids of the end tokens."""
+    start, named_ends = (token_ids(pairs, keys, len(names)) for keys in ((FIRST,), ENDS))
+    ends = [*named_ends, *(index for index, name in enumerate(names) if name in END_NAMES and kinds[index] == CONTROL)]
+    return start, [*dict.fromkeys(ends)]
 
 
 def check_tokens(pairs: Mapping[str, Any]) -> tuple[list[str], list[int]]:

@@ -8,18 +8,20 @@ never trained on an output of zero; the mean over positions is closer to their t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.config.section import check_known
 from foretell.errors import UsageError, check_type
-from foretell.insight.attribution.patch_map import TOKENS_AT_ONCE
+from foretell.insight.attribution.patch_map import TOKENS_AT_ONCE, rows_with_changes
 from foretell.insight.recorded_pass import RecordedPass, choose_token, record
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
@@ -168,9 +170,11 @@ def ablate(
     chosen, effects = choose_token(model, token, before[0]), []
     for batch in batches(recording, targets):
         rows = torch.cat([before, _log_probabilities(recording, batch, fill, at)])
-        unchanged, *after = rows[-len(batch) - 1 :]
+        unchanged, after = rows[-len(batch) - 1], rows[-len(batch) :]
+        divergences = (unchanged.exp() * (unchanged - after)).sum(-1).tolist()
         effects += [
-            _effect(model, str(target), unchanged, row, chosen) for target, row in zip(batch, after, strict=True)
+            AblationEffect(str(target), float(row[chosen].exp()), divergence, model.top_tokens(row, 1)[0])
+            for target, row, divergence in zip(batch, after, divergences, strict=True)
         ]
         progress(len(effects), len(targets))
     effects.sort(key=lambda effect: -effect.divergence)
@@ -186,7 +190,8 @@ def batches(recording: RecordedPass, targets: Sequence[AblationTarget]) -> Itera
     """
     structure = recording.structure
     inside = tuple(f"{block}." for block in structure.stream[1:])
-    rows = 1 if structure.memory else max(1, TOKENS_AT_ONCE // len(recording.ids) - 1)
+    decoder, length = recording.model.decoder, len(recording.ids)
+    rows = 1 if structure.memory else rows_with_changes(decoder, TOKENS_AT_ONCE, length)
     for has_rows, group in groupby(targets, lambda target: f"{target.name}.".startswith(inside)):
         alike, size = list(group), rows if has_rows else 1
         yield from (alike[start : start + size] for start in range(0, len(alike), size))
@@ -195,28 +200,34 @@ def batches(recording: RecordedPass, targets: Sequence[AblationTarget]) -> Itera
 def _log_probabilities(recording: RecordedPass, batch: list[AblationTarget], fill: str, at: int) -> Tensor:
     """The log-probabilities (N, V) after position `at` in a pass with the targets replaced, each in its own row.
 
-    Several targets come after an unchanged row: a part without an effect then has a divergence of exactly 0.
+    Several targets come after an unchanged row: a part without an effect then has a divergence of exactly 0. The row of
+    a target joins the pass in its layer, because earlier layers do not see the change.
     """
-    model, structure = recording.model, recording.structure
-    num_rows = 1 + len(batch) if len(batch) > 1 else 1
+    model, structure, decoder = recording.model, recording.structure, recording.model.decoder
     rows: dict[str, dict[int, Change]] = {}
-    for row, target in enumerate(batch, start=num_rows - len(batch)):
+    for row, target in enumerate(batch, start=int(len(batch) > 1)):
         rows.setdefault(target.name, {})[row] = target.change(FILLS[fill])
-    replace = {name: partial(_by_row, changes, num_rows) for name, changes in rows.items()}
-    ids = torch.tensor([recording.ids] * num_rows, device=model.device)
-    with Trace(model, replace=replace, structure=structure):
-        return model.log_probabilities(model.decoder.head(model.decoder.hidden(ids)[:, at]))
+    replace = {name: partial(_by_row, changes) for name, changes in rows.items()}
+    layers = Counter(structure.layer_of(f"{target.name}.") for target in batch if len(batch) > 1)
+    ids = torch.tensor([recording.ids], device=model.device)
+    with ExitStack() as hooks:
+        for layer, count in layers.items():
+            block = decoder.get_submodule(structure.stream[layer + 1])
+            hooks.enter_context(block.register_forward_pre_hook(partial(_join, count)))
+        hooks.enter_context(Trace(model, replace=replace, structure=structure))
+        return model.log_probabilities(decoder.head(decoder.hidden(ids)[:, at]))
 
 
-def _by_row(changes: dict[int, Change], num_rows: int, value: Tensor) -> Tensor:
-    if num_rows == 1:
+def _join(count: int, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs of a block, with `count` more rows that are copies of the first one."""
+    stream, *others = inputs
+    return (torch.cat([stream, stream[:1].expand(count, -1, -1)]), *others)
+
+
+def _by_row(changes: dict[int, Change], value: Tensor) -> Tensor:
+    if 0 in changes:  # the only row
         return changes[0](value)
     changed = value.clone()
     for row, change in changes.items():
         changed[row : row + 1] = change(value[row : row + 1])
     return changed
-
-
-def _effect(model: LanguageModel, name: str, before: Tensor, after: Tensor, token: int) -> AblationEffect:
-    divergence = float((before.exp() * (before - after)).sum())
-    return AblationEffect(name, float(after[token].exp()), divergence, model.top_tokens(after, 1)[0])

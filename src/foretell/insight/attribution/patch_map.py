@@ -23,13 +23,19 @@ from foretell.insight.replacement import Replacement
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, TokenProbability, decoder_of, resolve_position
 from foretell.model.cache import KeptKeys, KeptKVView
+from foretell.model.decoder import Decoder, rows_at_once
 from foretell.model.structure import Structure, model_structure
 from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Table, fitting, quoted
 from foretell.typesetting.html import Shown
 from foretell.typesetting.numbers import percent, signed
 
-TOKENS_AT_ONCE = 320  # tokens per batch: a third of a second for GPT-2's shape on two cores, while other requests wait
+TOKENS_AT_ONCE = 2048  # tokens per pass: at 320, unpacking the weights of a packed model takes a third of the time
 SHOWN = 24  # positions
+
+
+def rows_with_changes(decoder: Decoder, tokens_at_once: int, length: int) -> int:
+    """The number of changed rows of `length` tokens in a pass, after the unchanged row."""
+    return max(1, min(tokens_at_once // length - 1, rows_at_once(decoder)))
 
 
 Patch = tuple[str, int]  # the point of the stream that is replaced, and the position
@@ -55,11 +61,12 @@ class Patches:
         self.model, self.ids, self.structure, self.token = model, ids, structure, token
         self.before, self.keys = Effect(), keys or {}
 
-    def batches(self, patches: list[Patch]) -> Iterator[list[Patch]]:
-        """Patches by passes, each of which reads the text from its first position on."""
+    def batches(self, patches: list[Patch], tokens_at_once: int) -> Iterator[list[Patch]]:
+        """Patches by passes, each of which reads the text from its first position on, in the order of the stream."""
         while patches:
-            size = max(1, TOKENS_AT_ONCE // (len(self.ids) - min(position for _, position in patches)) - 1)
-            yield patches[:size]
+            length = len(self.ids) - min(position for _, position in patches)
+            size = rows_with_changes(self.model.decoder, tokens_at_once, length)
+            yield sorted(patches[:size], key=lambda patch: self.structure.stream.index(patch[0]))
             patches = patches[size:]
 
     def read(
@@ -90,16 +97,16 @@ class Patches:
     ) -> tuple[Tensor, KeptKeys]:
         """The logits (1 + N, V) after the text (unpatched, and with each of N patches), and the keys.
 
-        Only the tokens from `first` on are read, because earlier tokens do not see the patches.
+        Only the tokens from `first` on are read, because earlier tokens do not see the patches. The row of a patch
+        joins the pass where it is patched, because earlier layers do not see the patch.
         """
 
         def patched(name: str, _: nn.Module, __: tuple[Any, ...], stream: Tensor) -> Tensor:
-            # The layers before the first patch have processed one row
-            rows = stream.clone() if len(stream) > 1 else stream.repeat(1 + len(patches), 1, 1)
-            for row, (point, position) in enumerate(patches, start=1):
-                if point == name:
-                    rows[row, position - first] = others[name][position]
-            return rows
+            positions = [position for point, position in patches if point == name]
+            rows = stream[:1].repeat(len(positions), 1, 1)
+            for row, position in zip(rows, positions, strict=True):
+                row[position - first] = others[name][position]
+            return torch.cat([stream, rows])
 
         decoder = self.model.decoder
         ids = torch.tensor([self.ids[first:]], device=decoder.device)
@@ -205,16 +212,12 @@ def patch_map(
     others = record(model, second_ids, structure.stream, structure=structure)
     streams = {name: others.stored(name) for name in structure.stream}
     passes = Patches(model, ids, structure, chosen, view.kept)
-    patches = [(name, position) for name in structure.stream for position in shared[first:]]
-    effects: list[Effect] = []
-    for batch in passes.batches(patches):
-        effects += passes.read(batch, streams)
+    patches = [(name, position) for position in shared[first:] for name in structure.stream]
+    effects: dict[Patch, Effect] = {}
+    for batch in passes.batches(patches, TOKENS_AT_ONCE):
+        effects |= zip(batch, passes.read(batch, streams), strict=True)
         progress(len(effects), len(patches))
-    count = len(shared) - first
-    rows = [
-        PatchedPoint(name, effects[start : start + count])
-        for start, name in zip(range(0, len(patches), count), structure.stream, strict=True)
-    ]
+    rows = [PatchedPoint(name, [effects[name, position] for position in shared[first:]]) for name in structure.stream]
     asked = TokenProbability(
         chosen, model.tokenizer.text_of(chosen), float(logprobs[chosen].exp()), float(logprobs[chosen])
     )
