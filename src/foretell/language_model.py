@@ -255,7 +255,10 @@ class LanguageModel:
             self.check_not_quantized(action)
             return self
         decoder = decoder_with_weights(self.config, plain_weights(self.decoder)).train(self.decoder.training)
-        return replace(self, decoder=decoder, parts={k: part for k, part in self.parts.items() if k != QUANTIZATION})
+        return replace(self.without_part(QUANTIZATION), decoder=decoder)
+
+    def without_part(self, name: str) -> Self:
+        return replace(self, parts={each: part for each, part in self.parts.items() if each != name})
 
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:
         """Write the model to a directory that `foretell.load` reads, with weights in `dtype` if given.

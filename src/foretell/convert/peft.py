@@ -8,7 +8,7 @@ stacked and the B's form a block diagonal, so the rank grows and the product is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from torch import Tensor
 from foretell.config.model import ModelConfig
 from foretell.convert.families import FAMILIES, choose_family, differences
 from foretell.convert.family import Family, Pairing, Transpose, outputs_in_our_order, outputs_in_their_order, pairings
-from foretell.convert.gguf.kept_pairs import without_kept_pairs
 from foretell.errors import CheckpointError, OutputError, UsageError
 from foretell.language_model import LanguageModel
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
+from foretell.saved_model.config_file import GGUF_PAIRS
 from foretell.saved_model.layer_parts import LORA, LoRAPart, add_adapters
 from foretell.storage.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
 from foretell.storage.manifest import write_manifest
@@ -101,8 +101,8 @@ def add_peft_adapter(model: LanguageModel, directory: Path) -> LanguageModel:
     part = add_adapters(model.decoder, lora)
     set_updates(model.decoder, updates)
     model.decoder.train(model.decoder.training)
-    parts = {**without_kept_pairs(model).parts, LORA: part}
-    return LanguageModel(model.decoder, model.tokenizer, model.name, model.notes, parts)
+    tuned = model.without_part(GGUF_PAIRS)  # which do not describe it any more
+    return replace(tuned, parts={**tuned.parts, LORA: part})
 
 
 def read_updates(directory: Path, settings: Mapping[str, Any]) -> dict[str, PeftUpdate]:

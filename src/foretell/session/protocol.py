@@ -15,7 +15,6 @@ from typing import Any
 
 from foretell.config.section import make_section
 from foretell.config.training import TrainingConfig
-from foretell.convert.gguf.kept_pairs import without_kept_pairs
 from foretell.data.data_use import DataUse
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError, counted
@@ -25,6 +24,7 @@ from foretell.planning.estimate import device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.record import RunRecord, StartRecord
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
+from foretell.saved_model.config_file import GGUF_PAIRS
 from foretell.session.budget import in_minutes
 from foretell.session.commands import resume_command
 from foretell.session.declaration import AnyTask, ChosenConfig, Machine, Training
@@ -172,7 +172,7 @@ def pace_of(
 def load_start(argument: str | Path) -> Start:
     """Load any MODEL in float32; its weights are verified if it has a manifest. Raises the errors of `load`."""
     model = load(argument, "cpu", "float32", verify=None)
-    return Start(str(argument), without_kept_pairs(model.with_float_weights("train")))
+    return Start(str(argument), model.with_float_weights("train").without_part(GGUF_PAIRS))
 
 
 def find_start(record: StartRecord | None, run: Path) -> Start | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from foretell.convert.gguf.header import ALIGNMENT, ARCHITECTURE, GENERAL, GENERAL_BYTES
@@ -76,8 +76,3 @@ def pairs_of(model: LanguageModel) -> Mapping[str, Any]:
     """The kept pairs of a model; empty if it did not come from a GGUF file."""
     part = model.parts.get(GGUF_PAIRS)
     return part.pairs if isinstance(part, KeptPairs) else {}
-
-
-def without_kept_pairs(model: LanguageModel) -> LanguageModel:
-    """The model without kept pairs, which do not describe it after a training."""
-    return replace(model, parts={name: part for name, part in model.parts.items() if name != GGUF_PAIRS})
