@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -41,23 +40,7 @@ START_TOLERANCE = 0.3  # nats: a fresh model whose loss is further from ln V get
 SAMPLE_TOKENS = 48
 TOKENS_AT_ONCE = 8192  # tokens of the old domain per batch
 SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
-
-
-class ContinuePrompt(Protocol):
-    """A way to continue a prompt, such as `generation.batch_generation.continue_prompt`."""
-
-    def __call__(
-        self,
-        decoder: Decoder,
-        prompt: list[int],
-        sampling: SamplingConfig,
-        max_tokens: int,
-        *,
-        vocab_size: int,
-        end_ids: Collection[int],
-    ) -> list[int]:
-        """The ids after a prompt, up to one of end_ids; only ids below vocab_size are sampled."""
-        ...
+ContinuePrompt = Callable[..., list[int]]  # `generation.batch_generation.continue_prompt`
 
 
 class TextTask(Task):
