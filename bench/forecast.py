@@ -2,14 +2,15 @@
 
     python bench/forecast.py --data FOLDER                                    all sets, 3 minutes of training each
     python bench/forecast.py --data FOLDER --sets m4 etth1 --minutes 10 --seed 2
+    python bench/forecast.py --data FOLDER --minutes 0                        almanac without training
     python bench/forecast.py --data FOLDER --quick                            3 steps each, to see that it runs
 
 FOLDER holds M4_Hourly-train.csv and -test.csv (the M4 competition), airline-passengers.csv, sp500-2000.csv (closing
 prices), ETTh1.csv (seven columns) and daily-min-temperatures.csv; `weekly` has weekly means of the temperatures and of
-the prices. The last values of every series, by set, are the test. Training sees the values before, and holds out the
-last of these to choose the checkpoint and to calibrate intervals. Only data, minutes and the seed are given: season,
-horizon, context and size are the defaults. The same from the command line: `foretell train --task forecast FILE
---minutes 3`, then `foretell evaluate MODEL WHOLE --windows N`.
+the prices; `plateaus` and `stops` are made here, with a horizon of 13. The last values of every series, by set, are the
+test. Training sees the values before, and holds out the last of these to choose the checkpoint and to calibrate
+intervals. Only data, minutes and the seed are given: season, horizon, context and size are the defaults. The same from
+the command line: `foretell train --task forecast FILE --minutes 3`, then `foretell evaluate MODEL WHOLE --windows N`.
 
 AutoETS (`foretell[forecast]`) is fitted at each origin, on the last ETS_HISTORY values. Where there are more than
 --ets-origins, it forecasts from an evenly spread sample of them, and "foretell, the same" has foretell's errors there.
@@ -32,13 +33,14 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 
+from foretell.config.weight_shapes import count_parameters
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import WITHOUT_PEER, auto_ets, has_peer, seasonal_naive
 from foretell.forecasting.output import write_table
 from foretell.forecasting.rolling import RollingEvaluation, Score, evaluate_origins, rolling_origins, score
-from foretell.forecasting.series import Series, Window, choose_seasons, single
+from foretell.forecasting.series import Series, Timeline, Window, choose_seasons, single
 from foretell.forecasting.series_file import read_series
-from foretell.forecasting.train import ForecastRequest, ForecastTraining
+from foretell.forecasting.train import INCLUDED, ForecastRequest, ForecastTraining
 from foretell.session.display import PlainReporter
 from foretell.session.protocol import run_training
 
@@ -55,7 +57,9 @@ def main() -> None:
     parser = make_parser("Forecasts after training with the defaults.", "3 steps of each, few series and paths")
     parser.add_argument("--data", type=Path, required=True, help="the folder with the files named above")
     parser.add_argument("--sets", nargs="+", choices=tuple(SETS), default=list(SETS))
-    parser.add_argument("--minutes", type=float, default=3.0, help="of each training (default: 3)")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of each training (default: 3); 0: almanac as it is")
+    parser.add_argument("--model", default=INCLUDED, help="the forecaster for --minutes 0 (default: almanac)")
+    parser.add_argument("--samples", type=int, default=100, help="paths of a forecast (default: 100)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and windows (default: 1)")
     parser.add_argument("--ets-origins", type=int, default=40, help="AutoETS forecasts from at most this number")
     arguments = parser.parse_args()
@@ -72,30 +76,35 @@ def run(name: str, arguments: argparse.Namespace, out: Path) -> Row:
     data, quick = SETS[name](arguments.data), arguments.quick
     series = data.series[:4] if quick else data.series
     known = [each.until(len(each) - data.test) for each in series]
-    file = write_series(out.with_suffix(".csv"), known)
-    training = {"seed": arguments.seed, **({"steps": 3, "batch_size": 4} if quick else {})}
-    request = ForecastRequest(
-        data=file, out=out, minutes=None if quick else arguments.minutes, overrides={"training": training}
-    )
-    started = time.perf_counter()
-    session = run_training(ForecastTraining(request), PlainReporter())
+    started, steps = time.perf_counter(), 0
+    if arguments.minutes or quick:
+        steps = train(known, arguments, out)
     minutes = (time.perf_counter() - started) / 60
-    forecaster = load_forecaster(out, "cpu")
+    forecaster = load_forecaster(out if steps else arguments.model, "cpu")
     forecaster, horizon = forecaster.for_series(known)
+    horizon = data.horizon or horizon
     windows = max(1, min(MOST_WINDOWS, data.test // horizon))
     seasons, _ = choose_seasons(known, None)
     origins = rolling_origins(series, horizon, data.test // windows, windows, seasons)
-    measure = partial(evaluate_origins, forecaster, samples=4 if quick else 100, seed=arguments.seed)
+    measure = partial(evaluate_origins, forecaster, samples=4 if quick else arguments.samples, seed=arguments.seed)
     return {
-        "size": session.task.record.size,
-        "parameters": session.task.record.parameters,
-        "steps": session.progress.step,
+        "parameters": count_parameters(forecaster.decoder.config),
+        "steps": steps,
         "training_minutes": minutes,
         "series": len(series),
         "season": single(seasons),
         "horizon": horizon,
         "rows": rows_of(measure, origins, 2 if quick else arguments.ets_origins),
     }
+
+
+def train(known: Sequence[Series], arguments: argparse.Namespace, out: Path) -> int:
+    """Train on these values with the defaults; returns the number of steps."""
+    file = write_series(out.with_suffix(".csv"), known)
+    training = {"seed": arguments.seed, **({"steps": 3, "batch_size": 4} if arguments.quick else {})}
+    minutes = None if arguments.quick else arguments.minutes
+    request = ForecastRequest(data=file, out=out, minutes=minutes, overrides={"training": training})
+    return run_training(ForecastTraining(request), PlainReporter()).progress.step
 
 
 def rows_of(measure: Callable[..., RollingEvaluation], origins: Sequence[Window], ets_origins: int) -> list[Row]:
@@ -139,10 +148,11 @@ def show_progress(what: str) -> Callable[[int, int], None]:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Whole series, and the number of their last values that are the test."""
+    """Whole series, and the number of their last values that are the test. horizon: None for the default."""
 
     series: list[Series]
     test: int
+    horizon: int | None = None
 
 
 def read_m4(folder: Path) -> DataSet:
@@ -167,6 +177,26 @@ def weekly(series: Series, days: int) -> Series:
     return Series(series.unique_id, np.nanmean(series.values[: weeks * days].reshape(weeks, days), axis=1), timeline)
 
 
+WEEKS = Timeline("second", WEEK * 86400, 0, "%Y-%m-%d")
+MADE, AHEAD, VARIED = 40, 13, (0.002, 0.02)  # series; weeks to forecast; shocks per week, as shares of the level
+
+
+def make_flattened(seed: int, shocks: float) -> DataSet:
+    """Weekly series that rise for two to six years, a walk with a drift, and then stay flat for 13 to 91 weeks.
+
+    shocks: their size on the plateau, in those of the rise; 0: the value stops.
+    """
+    made = []
+    for index in range(MADE):
+        rng = np.random.default_rng((seed, index))
+        rise, flat = int(rng.integers(104, 313)), int(rng.integers(13, 92)) + AHEAD
+        steps = rng.uniform(*VARIED) * rng.standard_normal(rise + flat)
+        steps[:rise] += rng.uniform(1, 3) / rise
+        steps[rise:] *= shocks
+        made.append(Series(f"{index}", 100 * (1 + steps.cumsum().clip(-0.9)), WEEKS))
+    return DataSet(made, AHEAD, AHEAD)
+
+
 SETS: dict[str, Callable[[Path], DataSet]] = {
     "m4": read_m4,
     "airline": lambda folder: DataSet(read_series(folder / "airline-passengers.csv"), 24),
@@ -174,6 +204,8 @@ SETS: dict[str, Callable[[Path], DataSet]] = {
     "temperatures": lambda folder: DataSet(read_series(folder / "daily-min-temperatures.csv"), 365),
     "etth1": lambda folder: DataSet(read_series(folder / "ETTh1.csv"), 2880),
     "weekly": read_weekly,
+    "plateaus": lambda folder: make_flattened(1, shocks=1.0),
+    "stops": lambda folder: make_flattened(2, shocks=0.0),
 }
 
 
@@ -201,7 +233,7 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
             ["", "origins", *COLUMNS, *(f"in {level}%" for level in first["coverage"])],
             words={""},
             title=f"{name}: {result['series']} series, season {result['season']}, horizon {result['horizon']}; "
-            f"{result['size']}, {result['steps']:,} steps, {result['training_minutes']:.1f} minutes",
+            f"{result['steps']:,} steps, {result['training_minutes']:.1f} minutes",
         )
         for row in result["rows"]:
             figures = ["-" if row[key] is None else format(row[key], digits) for key, digits in COLUMNS.values()]

@@ -185,7 +185,8 @@ def test_lora_trains_its_updates_and_the_head_alone(
     trained = {path for path, weight in session.task.model.named_parameters() if weight.requires_grad}
     assert all(path.startswith(TASK_HEAD) or path.endswith(("lora_a", "lora_b")) for path in trained)
     weights = load_file(whole / "checkpoints" / "step-000012" / "model.safetensors")
-    before = start.model.decoder.state_dict()
+    before, frozen = start.model.decoder.state_dict(), "trunk.blocks.0.attention.query.weight"
+    assert session.task.tuned.decoder.get_parameter(frozen).data_ptr() == before[frozen].data_ptr(), "in memory once"
     assert all(torch.equal(weights[path], before[path]) for path in before if not path.startswith("embed.token"))
     assert float(weights["trunk.blocks.0.attention.query.lora_b"].abs().max()) > 0
     with pytest.raises(KeyboardInterrupt):
@@ -270,7 +271,7 @@ def test_micro_batches_by_memory_are_announced(
     with caplog.at_level(logging.INFO):
         assert micro_batches("large", 17 * whole) == 1
         assert micro_batches("small", 4.5 * whole) == 4
-    assert "with the first model; micro-batches of 8 rows of at most 6 tokens" in caplog.text
+    assert "; micro-batches of 8 rows of at most 6 tokens" in caplog.text
     assert micro_batches("asked", 4.5 * whole, overrides={"training": {"gradient_accumulation_steps": 2}}) == 2
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretell.forecasting.calibration import Combination, HeldOut, choose_combination
+from foretell.forecasting.calibration import FEWEST_WINDOWS, Combination, HeldOut, choose_combination
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import seasonal_naive
 from foretell.forecasting.series import Window
@@ -45,6 +45,12 @@ def test_the_share_of_the_season_follows_from_the_errors(error, least, most):
     assert combination.error < 0.9 * combination.model_error
 
 
+def test_few_windows_choose_no_combination():
+    bad = held_out(20)
+    assert choose_combination(bad[:FEWEST_WINDOWS], SEASON) is not None
+    assert choose_combination(bad[: FEWEST_WINDOWS - 1], SEASON) is None
+
+
 def test_a_random_walk_repeats_the_last_value():
     rng = np.random.default_rng(2)
     walks = [rng.normal(size=40).cumsum() for _ in range(20)]
@@ -63,13 +69,26 @@ def test_paths_are_moved_and_keep_their_spread():
     np.testing.assert_allclose(moved.std(0), paths.std(0))
 
 
-def test_an_untrained_forecaster_of_waves_repeats_them(forecaster, session):
+def test_an_untrained_forecaster_of_waves_repeats_them(request_for, tmp_path):
+    hours = np.datetime64("2024-01-01T00:00:00") + np.arange(48) * np.timedelta64(1, "h")
+    wave = 100 + 3 * np.sin(2 * np.pi * np.arange(48) / 6)
+    rows = [f"{name},{hour},{value}" for name in range(FEWEST_WINDOWS) for hour, value in zip(hours, wave, strict=True)]
+    (tmp_path / "waves.csv").write_text("\n".join(["unique_id,ds,y", *rows]), encoding="utf-8")
+    request = replace(request_for(tmp_path / "run", 2), data=tmp_path / "waves.csv")
+    forecaster = load_forecaster(run_training(ForecastTraining(request), Reporter()).run.directory, dtype="float32")
+    assert forecaster.combination is not None
     assert (forecaster.combination.season, forecaster.combination.share) == (24, 1.0)
-    history = session.task.series[0].values
-    (paths,) = forecaster.sample_paths([history], 4, 9)
-    np.testing.assert_allclose(np.median(paths, 0), seasonal_naive(history, 24, 4))
-    (alone,) = replace(forecaster, calibration=None).sample_paths([history], 4, 9)
+    (paths,) = forecaster.sample_paths([wave], 4, 9)
+    np.testing.assert_allclose(np.median(paths, 0), seasonal_naive(wave, 24, 4))
+    (alone,) = replace(forecaster, calibration=None).sample_paths([wave], 4, 9)
     assert np.abs(np.median(alone, 0) - np.median(paths, 0)).max() > 0.1
+
+
+def test_two_held_out_windows_choose_none_and_the_training_reports_that(request_for, tmp_path, caplog):
+    caplog.set_level("INFO", "foretell")
+    run = run_training(ForecastTraining(request_for(tmp_path / "run", 2)), Reporter()).run
+    assert load_forecaster(run.directory).combination is None
+    assert "the model's alone: a blend takes 8 held-out windows or more" in caplog.text
 
 
 def test_a_run_without_combination_has_the_models_forecasts(request_for, tmp_path):

@@ -45,6 +45,14 @@ def test_counts_are_whole_and_prices_positive():
     assert all(synthetic.price(RNG(seed), 30).min() > 0 for seed in range(9))
 
 
+def test_some_series_grow_and_then_stay_constant_or_stop():
+    made = [synthetic.phases(RNG(seed), 60) for seed in range(60)]
+    is_flat = [(np.diff(values[-8:]) == 0).all() and values.std() > 0 for values in made]
+    assert 0 < sum(is_flat) < 30
+    stopped = [synthetic.spoil(RNG(seed), np.arange(60.0)) for seed in range(200)]
+    assert {float(values[-1]) == 0 for values in stopped if (np.diff(values[-4:]) == 0).all()} == {True, False}
+
+
 # --- the cycle that a codec subtracts ---------------------------------------------------------------------------------
 
 

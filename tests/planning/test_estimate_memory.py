@@ -17,6 +17,7 @@ from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token
 from foretell.planning import estimate
 from foretell.planning.estimate import (
+    PROGRAM,
     DeviceMemory,
     Range,
     accumulations,
@@ -24,6 +25,7 @@ from foretell.planning.estimate import (
     rows_at_once,
     total,
     training_memory,
+    with_program,
 )
 from foretell.training.execution import COMPILED_STEPS
 
@@ -80,6 +82,13 @@ def test_checkpointing_keeps_the_inputs_of_blocks_and_the_values_of_one() -> Non
 def test_float32_has_no_copies_and_an_unknown_precision_has_none_for_sure() -> None:
     assert parts(dtype=torch.float32)["bfloat16 copies"] == Range.exact(0)
     assert parts(dtype=None)["bfloat16 copies"].low == 0
+
+
+def test_the_program_is_counted_where_it_shares_the_memory() -> None:
+    found = parts()
+    on_a_cpu = with_program(found, DeviceMemory("cpu", 10**10))
+    assert total(on_a_cpu) == total(found) + PROGRAM
+    assert with_program(found, DeviceMemory("h100", 10**10)) == found
 
 
 # --- what would fit ---------------------------------------------------------------------------------------------------

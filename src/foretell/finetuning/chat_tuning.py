@@ -22,7 +22,7 @@ from foretell.finetuning.conversations import ConversationReader
 from foretell.finetuning.kinds import ChatOptions
 from foretell.finetuning.request import FEWEST_STEPS, TuningRecipe
 from foretell.finetuning.split import count_repeated
-from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
+from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, trained_weights, with_updates
 from foretell.language_model import LanguageModel
 from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
@@ -140,7 +140,8 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
     def first_model(self, config: ChatConfig, data: TokenizedChats, start: Start | None) -> LanguageModel:
         """The start's weights, with rows for new tokens and any requested LoRA updates."""
         assert start is not None, "a chat run begins with a model"
-        decoder = start.decoder(config.model.replaced(vocab_size=start.config.vocab_size))
+        shape = config.model.replaced(vocab_size=start.config.vocab_size)
+        decoder = start.decoder(shape, trained_weights(config.lora))
         decoder = with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
         return with_updates(LanguageModel(decoder, data.tokenizer), config.lora, config.training.seed)
 

@@ -23,7 +23,7 @@ from foretell.finetuning.request import FinetuneRequest, command_words, untraine
 from foretell.finetuning.settings import Columns, FinetuneConfig
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tfidf import tuned_baseline
-from foretell.finetuning.tuning import TunedTraining, with_updates
+from foretell.finetuning.tuning import TunedTraining, trained_weights, with_updates
 from foretell.language_model import LanguageModel
 from foretell.runs.record import RunRecord
 from foretell.runs.run import Run
@@ -126,7 +126,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         """
         start = start or untrained(type(kind_of(data.settings)), data.train, config.training.seed, shape=config.model)
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
-        untuned = replace(start.model, decoder=start.decoder(shape), notes=())
+        untuned = replace(start.model, decoder=start.decoder(shape, trained_weights(config.lora)), notes=())
         model = with_head(untuned, config.head, config.training.seed)
         self.start_head(config, data, model)
         return with_updates(model, config.lora, config.training.seed)

@@ -78,8 +78,7 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
 
     def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
         """The sizes of a training; with LoRA, the model's weights are frozen, and the updates are not counted."""
-        shapes, lora = weight_shapes(config.model), config.lora
-        trained = ("**",) if lora is None else lora.also_trained
+        shapes, trained = weight_shapes(config.model), trained_weights(config.lora)
         frozen = tuple(path for path in shapes if not any(matches(glob, path) for glob in trained))
         return Footprint(shapes, row, rows, frozen)
 
@@ -90,7 +89,7 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
 def micro_batches(footprint: Footprint, training: TrainingConfig, memory: DeviceMemory) -> tuple[int, str]:
     """The smallest number of micro-batches whose activations take at most ACTIVATIONS of the memory, and a log line.
 
-    The line has the memory of the training and of the model that it starts from.
+    The line has the memory of the process: the training, the model that it starts from, and the program.
     """
     shapes, row, rows, frozen = footprint
     needed = {"batch_size": rows or training.batch_size, "frozen": (*training.frozen, *frozen)}
@@ -99,12 +98,18 @@ def micro_batches(footprint: Footprint, training: TrainingConfig, memory: Device
         parts = estimate.training_memory(row, shapes, divided, memory)
         if parts["activations"].high <= ACTIVATIONS * memory.size:
             break
-    total = estimate.total(parts) + parts["weights"]
+    # The first model's weights stay: as large as the gradients, because both copies share what is frozen
+    total = estimate.total(estimate.with_program(parts, memory)) + parts["gradients"]
     together = counted(estimate.rows_at_once(divided, memory.processes), "row")
     return count, (
-        f"memory      {format_bytes(total.low)} to {format_bytes(total.high)} with the first model; micro-batches of "
-        f"{together} of at most {row.context_length:,} tokens"
+        f"memory      {format_bytes(total.low)} to {format_bytes(total.high)}; micro-batches of {together} of at most "
+        f"{row.context_length:,} tokens"
     )
+
+
+def trained_weights(lora: LoRAConfig | None) -> tuple[str, ...]:
+    """Globs of the model's weights that a training changes."""
+    return ("**",) if lora is None else lora.also_trained
 
 
 def with_updates(model: LanguageModel, lora: LoRAConfig | None, seed: int) -> LanguageModel:

@@ -1,7 +1,6 @@
 """Choices made with held-out windows: a combination with a naive forecast, and the widths of intervals.
 
 Combining forecasts lowers the error if their errors differ (Bates and Granger 1969, "The Combination of Forecasts").
-With little data, such as two series of weeks, a repeated season is better than any model trained on it.
 
 Intervals are adjusted to have the right coverage for values that the model was not trained on. The score of a held-out
 value is its distance from the median of the paths, divided by a width: the half-width of the paths' own 80% interval on
@@ -30,6 +29,7 @@ from foretell.storage.files import read_json
 
 SHARES = np.linspace(0, 1, 11)
 LEAST_GAIN = 0.02  # relative gain in error; with less, only the model's forecast is used
+FEWEST_WINDOWS = 8  # windows needed to choose a combination or a unit
 
 
 class Combination(Section):
@@ -74,10 +74,12 @@ class HeldOut(Window):
 
 
 def choose_combination(held_out: Sequence[HeldOut], season: int | None) -> Combination | None:
-    """The combination with the smallest mean error; None if the model without it is about as good.
+    """The combination with the smallest mean error; None if the model alone is about as good, or with few windows.
 
     season: None for the season of each series.
     """
+    if len(held_out) < FEWEST_WINDOWS:
+        return None
     seasons = list(dict.fromkeys((1, season)))
     errors = np.stack([np.mean([each.errors(length) for each in held_out], 0) for length in seasons])
     row, column = np.unravel_index(errors.argmin(), errors.shape)
@@ -93,7 +95,6 @@ BASE_LEVEL = 80.0  # percent; bounds further out vary more between samples
 LEAST_WIDTH = 0.01  # minimum half-width in standard deviations of the context, for paths that are all equal
 LEVELS = np.arange(101.0)
 LEAST_UNIT_GAIN = 0.05  # relative gain in interval score; with less, the unit is the paths' own widths
-FEWEST_WINDOWS = 8  # windows needed to choose a unit
 PRIOR_WINDOWS = 4  # the weight, in windows, of the intervals of the start model
 
 Bounds = tuple[np.ndarray, np.ndarray]

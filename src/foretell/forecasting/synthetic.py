@@ -124,7 +124,18 @@ def smooth_walk(rng: Rng, length: int) -> np.ndarray:
     return standard(autoregression(rng.standard_normal(length), rng.uniform(0.9, 1)).cumsum())
 
 
-TRENDS = (linear, linear, bent, saturating, walk, walk, smooth_walk, levels)
+def phases(rng: Rng, length: int) -> np.ndarray:
+    """Growth, decline and plateaus in turn, each with its own drift and shocks or none, and some jumps between them."""
+    edges = np.sort(rng.integers(0, length, int(rng.integers(1, 5))))
+    phase, count = np.searchsorted(edges, np.arange(length), side="right"), len(edges) + 1
+    drift = 4 * rng.standard_normal(count) * (rng.random(count) < 0.5) / length
+    size = np.exp(rng.normal(-1, 1.3, count)) * (rng.random(count) < 0.65) / np.sqrt(length)
+    steps = drift[phase] + size[phase] * rng.standard_normal(length)
+    steps[edges] += rng.standard_normal(len(edges)) * (rng.random(len(edges)) < 0.3)
+    return steps.cumsum()
+
+
+TRENDS = (linear, bent, saturating, walk, walk, smooth_walk, levels, phases)
 
 
 def autoregression(shocks: np.ndarray, share: float) -> np.ndarray:
@@ -191,6 +202,14 @@ def price(rng: Rng, length: int) -> np.ndarray:
     return np.exp(np.cumsum(rng.uniform(0.002, 0.05) * (shocks + 0.05 * rng.standard_normal())))
 
 
+def phased(rng: Rng, length: int) -> np.ndarray:
+    """A level in phases without a season, such as users or stocks; half of them grow in proportion to their level."""
+    values = phases(rng, length)
+    values = values if rng.random() < 0.5 else np.exp(values)
+    size = values.std() * np.exp(rng.uniform(-5, -1)) * (rng.random() < 0.5)
+    return values + size * noise(rng, length)
+
+
 def counts(rng: Rng, length: int) -> np.ndarray:
     """Counts whose mean has a season and a trend; often most counts are 0."""
     mean = np.exp(rng.uniform(-2, 4) + rng.uniform(0, 0.8) * seasons(rng, length) + 0.5 * walk(rng, length))
@@ -224,12 +243,12 @@ def draw_kernel(rng: Rng, gap: np.ndarray) -> np.ndarray:
     return rng.choice([0.01, 0.1, 1]) * np.eye(length)
 
 
-KINDS: tuple[Callable[[Rng, int], np.ndarray], ...] = (composed, multiplied, smoothed, price, counts, process)
-KIND_SHARES = (0.4, 0.22, 0.15, 0.08, 0.07, 0.08)
+KINDS: tuple[Callable[[Rng, int], np.ndarray], ...] = (composed, multiplied, smoothed, price, phased, counts, process)
+KIND_SHARES = (0.33, 0.19, 0.12, 0.08, 0.16, 0.06, 0.06)
 
 
 def spoil(rng: Rng, values: np.ndarray) -> np.ndarray:
-    """Sometimes add outliers, a floor, or rounding to few levels, as in measurements and counts."""
+    """Sometimes add outliers, a floor, rounding to few levels, as in measurements and counts, or a stop: one value."""
     form, spread = rng.random(), values.std()
     if form < 0.06:
         where = rng.random(len(values)) < rng.uniform(0.002, 0.02)
@@ -239,4 +258,7 @@ def spoil(rng: Rng, values: np.ndarray) -> np.ndarray:
     if form < 0.2 and spread > 0:
         step = spread * rng.uniform(0.05, 0.5)
         return np.round(values / step) * step
+    if form < 0.25:
+        end = int(rng.integers(len(values)))
+        return np.where(np.arange(len(values)) < end, values, rng.choice([0.0, values[end]]))
     return values

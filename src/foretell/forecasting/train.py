@@ -18,7 +18,7 @@ from foretell.config.training import TrainingConfig
 from foretell.data.memory import check_some
 from foretell.errors import ConfigError, counted, expanded
 from foretell.finding import run_directory
-from foretell.forecasting.calibration import INTERVALS
+from foretell.forecasting.calibration import FEWEST_WINDOWS, INTERVALS
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import CONTEXT_LENGTH, MODEL, SIZES, TRAINING, TUNING, ForecastConfig, SeriesConfig
 from foretell.forecasting.forecaster import as_forecaster, load_forecaster
@@ -231,6 +231,8 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
                 f"forecasts   {chosen.describe()}; error on held-out values {chosen.error:.3f} standard deviations, "
                 f"{chosen.model_error:.3f} of the model alone"
             )
+        elif session.task.config.series.combine and calibration.windows < FEWEST_WINDOWS:
+            logger.info(f"forecasts   the model's alone: a blend takes {FEWEST_WINDOWS} held-out windows or more")
         logger.info(
             f"intervals   calibrated on {counted(calibration.windows, 'held-out window')} of "
             f"{session.task.config.series.horizon} in {time.monotonic() - began:.0f} s"

@@ -85,6 +85,8 @@ MOST_TIMES_DECLARED = 2.5
 BYTES_PER_LOGIT = Range(6, 14)  # a bfloat16 logit and its float32 copy; uncompiled also the gradients of both
 # torch's compiler recomputes norms and activation functions. Measured on an H200: 0.6 (docs/performance.md)
 COMPILED_TIMES_DECLARED, COMPILED_BYTES_PER_LOGIT = 0.5, 4
+# Python, torch and other libraries, measured with Linux: when they are loaded, and with compiled kernels and plots
+PROGRAM = Range(3e8, 5e8)
 BLOCK = "trunk.blocks.0"
 BLOCKS = ("**.blocks.*",)  # activation checkpointing of whole blocks
 MOST_GPUS = 4096
@@ -162,6 +164,11 @@ def training_memory(
         "activations": activations * (rows * config.context_length),
         "logits": per_logit * min(rows * config.context_length * V, memory.logits_at_once(V)),
     }
+
+
+def with_program(parts: dict[str, Range], memory: DeviceMemory) -> dict[str, Range]:
+    """The parts, and on a CPU the program itself, which the checks leave out."""
+    return {"program": PROGRAM, **parts} if memory.device == "cpu" else parts
 
 
 def copies(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> Range:

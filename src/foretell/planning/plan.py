@@ -97,7 +97,7 @@ def plan_training(model: ModelConfig, training: TrainingConfig, tokens: float, d
     else:
         measured = speed.probe(model, training, devices.device, choose_training_dtype("auto", devices.device))
     cost = estimate.training_cost(flops, training, measured.rate, devices.count)
-    parts = estimate.training_memory(model, shapes, training, memory)
+    parts = estimate.with_program(estimate.training_memory(model, shapes, training, memory), memory)
     ways = [*estimate.iter_ways(model, shapes, training, memory)] if estimate.total(parts).high > memory.size else []
     return TrainingPlan(parts, estimate.rows_at_once(training, devices.count), training.steps, cost, measured, ways)
 

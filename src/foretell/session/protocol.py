@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
     if not request.described:
         raise UsageError(f"{request.out} is not a run that can be resumed; to start one, give the data too")
     device = choose_device(request.device)
-    machine = Machine(device, choose_training_dtype(request.dtype, device), device_memory(device))
+    dtype = choose_training_dtype(request.dtype, device)
+    machine = Machine(device, dtype, replace(device_memory(device), dtype=dtype))
     training.check_early(machine)
     with explain_stop("before the first step"), new_run(request.out, request.described) as run:
         for line in [] if request.start is None else request.start.notes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from foretell.config.model import ModelConfig
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
+from foretell.paths import matches
 from foretell.runs.record import StartRecord
 from foretell.text import Tokenizer
 
@@ -42,11 +44,12 @@ class Start:
         """The SHA-256 of its weights in float32, in hex."""
         return self.model.weights_digest()
 
-    def decoder(self, config: ModelConfig) -> Decoder:
+    def decoder(self, config: ModelConfig, trained: Sequence[str] = ("**",)) -> Decoder:
         """A decoder for training with the model's weights; `config` may have another dropout, or another length of the
-        context if positions have no weights."""
+        context if positions have no weights. Weights that no glob of `trained` matches share their memory."""
         decoder = empty_decoder(config)
-        weights = {path: weight.detach().clone() for path, weight in self.model.decoder.named_parameters()}
+        weights = {path: weight.detach() for path, weight in self.model.decoder.named_parameters()}
+        weights |= {path: weights[path].clone() for path in weights if any(matches(glob, path) for glob in trained)}
         decoder.load_state_dict(weights, assign=True)
         return decoder.train()
 
