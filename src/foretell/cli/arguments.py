@@ -264,13 +264,8 @@ def option_name(field: str) -> str:
     return field.removeprefix("is_").strip("_").replace("_", "-")
 
 
-def one_column(field: str) -> str:
-    """`option_name` where --column may be repeated."""
-    return "column" if field == "columns" else option_name(field)
-
-
 FLAT = Parameter(name="*", name_transform=option_name)
-ONE_COLUMN = Parameter(name="*", name_transform=one_column)
+ONE_COLUMN = Parameter(name="*", name_transform=lambda field: "column" if field == "columns" else option_name(field))
 Fields = Annotated[TextFields, FLAT]
 ALL_TEXTS = TextFields()
 Loading = Annotated[LoadingOptions, Parameter(name="*")]

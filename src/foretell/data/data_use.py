@@ -50,7 +50,10 @@ class DataUse:
 
     def shares(self, hashes: np.ndarray) -> tuple[float, float]:
         """The shares of these items that the model was trained on, and that it was only selected on."""
-        is_trained, is_selected = (is_in(hashes, kept) for kept in (self.trained, self.selected))
+        is_trained, is_selected = (  # hashes outside the sample's range are left out
+            np.isin(hashes if len(kept) < MOST_KEPT else hashes[hashes <= kept[-1]], kept)
+            for kept in (self.trained, self.selected)
+        )
         return share(is_trained), min(share(is_selected), 1 - share(is_trained))
 
     def save(self, directory: Path) -> None:
@@ -77,11 +80,6 @@ def smallest(parts: Iterable[np.ndarray]) -> np.ndarray:
     for hashes in parts:
         kept = np.unique(np.concatenate([kept, hashes]))[:MOST_KEPT]
     return kept
-
-
-def is_in(hashes: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Look up hashes in the kept sample; hashes outside the sample's range are left out."""
-    return np.isin(hashes if len(kept) < MOST_KEPT else hashes[hashes <= kept[-1]], kept)
 
 
 def share(flags: np.ndarray) -> float:

@@ -36,7 +36,7 @@ MOST_RATIO, ALWAYS_READ, LARGEST_CHECKED = 100, 2**23, 2**25
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
 MOST_MEMBERS = 10_000  # files in a zip; its list is read again for each of them
 ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
-NOTES = ("readme", "license", "about")  # such files in a zip, optionally after an underscore, have no data
+NOTES = ("readme", "license", "about", ".")  # beginnings of names of files in a zip, after any "_", without data
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 CONVERT = "convert it, for example: iconv -f CP1252 -t UTF-8 IN > OUT"
 
@@ -239,7 +239,8 @@ def find_files(path: Path) -> list[TextFile]:
 def zip_members(path: Path) -> list[TextFile]:
     """The files in a zip, without notes."""
     with zipfile.ZipFile(path) as archive:
-        members = [member for member in archive.infolist() if not member.is_dir() and not is_note(member.filename)]
+        named = [(Path(member.filename).name.lower().lstrip("_"), member) for member in archive.infolist()]
+    members = [member for name, member in named if not member.is_dir() and not name.startswith(NOTES)]
     for member in members:
         if member.file_size > LARGEST_MEMBER:
             raise DataError(f"{path}: {member.filename} has {member.file_size:,} bytes; unpack the zip first")
@@ -249,11 +250,6 @@ def zip_members(path: Path) -> list[TextFile]:
     if sum(member.file_size for member in members) > max(ALWAYS_READ, MOST_RATIO * path.stat().st_size):
         raise DataError(f"{path}: its files expand to more than {MOST_RATIO} times its size; unpack the zip first")
     return [TextFile(path, name) for name in sorted(member.filename for member in members)]
-
-
-def is_note(name: str) -> bool:
-    """True for a file that describes the others, and for a hidden file."""
-    return Path(name).stem.lower().lstrip("_").startswith(NOTES) or Path(name).name.startswith(".")
 
 
 def nearest_name(path: Path) -> str:

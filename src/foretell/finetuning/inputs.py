@@ -32,7 +32,7 @@ from foretell.numerics.randomness import permutation, stream_key, uniform
 from foretell.text import Tokenizer
 
 START, DELIMITER, EXTRACT = "<|start|>", "<|delimiter|>", "<|extract|>"
-FEW = 0.01  # share of the examples
+FEW = 0.01  # share of the examples that may be cut without being asked
 POOL_BATCHES = 32  # batches whose rows are sorted by length together
 TOKENS_AT_ONCE = 2**11  # tokens per batch in passes without gradient; with 2**14, a CPU's heap grew by 1.5 GB
 
@@ -118,7 +118,7 @@ class InputFormat:
         most, where = max(cuts, key=lambda cut: cut[0])
         count = f"{len(cuts):,} of {len(encoded):,} examples"
         advice = f"a model trained with --model.context-length {self.context_length + most} has room for all"
-        is_refused = self.truncate is None and not are_few(len(cuts), len(encoded))
+        is_refused = self.truncate is None and len(cuts) > FEW * len(encoded)
         if is_refused or self.truncate == "never":
             raise TooLongError(
                 f"{count} do not fit the model's context of {self.context_length}, by up to {most:,} tokens ({where}); "
@@ -129,11 +129,6 @@ class InputFormat:
             f"{count} lose their {self.truncate or 'tail'} to fit the context of {self.context_length}: up to {most:,} "
             f"tokens ({where}); {advice}"
         )
-
-
-def are_few(count: int, total: int) -> bool:
-    """True if the examples that are too long are so few that they can be cut."""
-    return count <= FEW * total
 
 
 def fit(texts: list[list[int]], room: int, truncate: str) -> list[list[int]]:

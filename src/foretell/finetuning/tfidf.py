@@ -51,10 +51,6 @@ LINEAR_MODELS = {
 }
 
 
-def has_scikit_learn() -> bool:
-    return importlib.util.find_spec("sklearn") is not None
-
-
 def tuned_baseline(kind: Kind, train: Sequence[Example], dev: Sequence[Example]) -> dict[str, Any]:
     """The figures of a linear model on TF-IDF for held-out examples, or else of the kind's rule.
 
@@ -63,7 +59,7 @@ def tuned_baseline(kind: Kind, train: Sequence[Example], dev: Sequence[Example])
     targets, right = ([kind.target(example) for example in part] for part in (train, dev))
     if not kind.linear_model or len(kind.settings.labels) > MOST_LABELS or len({*targets}) < 2:
         return kind.baseline(targets, right)
-    if not has_scikit_learn():
+    if importlib.util.find_spec("sklearn") is None:
         logger.info(f"baseline    for TF-IDF with a linear model: {INSTALL}")
         return kind.baseline(targets, right)
     from sklearn.exceptions import ConvergenceWarning

@@ -60,6 +60,7 @@ class GradientLesson(Lesson):
         hand, (row, column) = self.by_hand, SHOWN
         up, down = (loss_of(changed(self.weights, VALUE, SHOWN, change)) for change in (CHANGE, -CHANGE))
         squares = sum(float((gradient**2).sum()) for gradient in self.by_autograd.values())
+        before_and_after = self.forward["probabilities"], self.new_probabilities
         error = max(float(np.abs(self.differences[path] - hand[path]).max()) for path in self.differences)
         return {
             "loss": f"{self.loss:.6f}",
@@ -86,7 +87,7 @@ class GradientLesson(Lesson):
             "predicted": f"{RATE * squares:.6f}",
             "fall": f"{self.loss - self.new_loss:.6f}",
             "probabilities": [
-                (WORDS[t], VOCABULARY[target], *(f"{p[t, target]:.6f}" for p in self._before_and_after()))
+                (WORDS[t], VOCABULARY[target], *(f"{p[t, target]:.6f}" for p in before_and_after))
                 for t, target in enumerate(TARGETS)
             ],
         }
@@ -137,9 +138,6 @@ class GradientLesson(Lesson):
             ),
             Exercise(0.01 * squares, f"{RATE * squares:.6f} / {RATE} · 0.01", "section 6", 0.001),
         ]
-
-    def _before_and_after(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.forward["probabilities"], self.new_probabilities
 
 
 def loss_of(weights: WeightsByPath) -> float:

@@ -36,15 +36,13 @@ def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
         )
         return {}
     dims = {
-        path: tuple(letter_of(*pair) for pair in zip(shape, second.get(path, ()), strict=False))
+        path: tuple(
+            str(size) if size == other else VARYING.get((size, other), UNKNOWN_SIZE)
+            for size, other in zip(shape, second.get(path, ()), strict=False)
+        )
         for path, shape in first.items()
     }
     return {path: () if UNKNOWN_SIZE in letters else letters for path, letters in dims.items()}
-
-
-def letter_of(first: int, second: int) -> str:
-    """The letter of a size in two passes, or the number if both are the same."""
-    return str(first) if first == second else VARYING.get((first, second), UNKNOWN_SIZE)
 
 
 def output_shapes(decoder: Decoder, rows: int, length: int) -> dict[str, tuple[int, ...]]:

@@ -123,10 +123,6 @@ class RunRecord(Section):
         canonical = json.dumps({**self.config, "training": training}, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
-    def with_training(self, training: TrainingConfig) -> RunRecord:
-        """The record with other training settings."""
-        return self.model_copy(update={"config": self.config | {"training": training.model_dump(mode="json")}})
-
     @property
     def own_settings(self) -> StepSettings:
         training = {key: value for key, value in self.section("training").items() if key in RESUMABLE}
@@ -134,7 +130,7 @@ class RunRecord(Section):
 
     def resumed(self, step: int, training: TrainingConfig, device: str, dtype: str) -> RunRecord:
         """The record of a run that goes on after `step` updates with these settings."""
-        changed = self.with_training(training)
+        changed = self.model_copy(update={"config": self.config | {"training": training.model_dump(mode="json")}})
         now = changed.own_settings.model_copy(update={"step": step, "device": device, "dtype": dtype})
         changes = [each for each in self.changes or [self.own_settings] if each.step < step]
         if not changes or now.model_copy(update={"step": changes[-1].step}) != changes[-1]:

@@ -164,7 +164,7 @@ class Tokenizer:
         names = {name for text in texts for name in self.spelled_names.findall(text)} - self._noted
         if names:
             self._noted |= names
-            logger.warning(f"{list_special(names)} in the text is read as ordinary text{advice}")
+            logger.warning(f"{', '.join(map(repr, sorted(names)[:8]))} in the text is read as ordinary text{advice}")
 
     def note_unknown(self, ids: np.ndarray) -> None:
         """Log a line if most ids (N,) of a training's data, without special tokens, are the unknown one."""
@@ -454,11 +454,6 @@ class Tokenizer:
                 file.write_text(content, encoding="utf-8", newline="\n")
         except OSError as error:
             raise OutputError(f"{path}: the tokenizer cannot be written there: {error.strerror}") from error
-
-
-def list_special(names: Collection[str]) -> str:
-    """Names of special tokens for a message."""
-    return ", ".join(map(repr, sorted(names)[:8]))
 
 
 def in_groups(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:

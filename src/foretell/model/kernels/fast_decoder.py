@@ -41,12 +41,13 @@ def prepare_for_generation(decoder: Decoder, max_tokens: int | None = None, wait
     does not change, so concurrent calls of it give the same bits. wait: compile missing kernels first; otherwise a
     background process compiles them, and this copy is packed for oneDNN.
     """
-    if is_in_shards(decoder) or is_torch_compiled(decoder) or not is_worthwhile(decoder, max_tokens):
+    is_torch_compiled = any(map(is_compiled, decoder.modules()))  # a copy would not use torch's code
+    if is_in_shards(decoder) or is_torch_compiled or not is_worthwhile(decoder, max_tokens):
         return decoder
     if not has_numba():
         tell_once(NOTE)
-    is_compiled = has_numba() and importlib.import_module(WARMING).are_ready(decoder, wait)
-    make: Any = importlib.import_module(PASS if is_compiled else WITHOUT_NUMBA)
+    has_kernels = has_numba() and importlib.import_module(WARMING).are_ready(decoder, wait)
+    make: Any = importlib.import_module(PASS if has_kernels else WITHOUT_NUMBA)
     return importlib.import_module(KEPT).kept_form(decoder, make.prepared_decoder)
 
 
@@ -70,11 +71,6 @@ def is_small(decoder: Decoder) -> bool:
 
 def weight_bytes(decoder: Decoder) -> int:
     return sum(tensor.nbytes for tensor in (*decoder.parameters(), *decoder.buffers()))
-
-
-def is_torch_compiled(decoder: Decoder) -> bool:
-    """True if torch.compile was applied to a module; a copy would not use the compiled code."""
-    return any(map(is_compiled, decoder.modules()))
 
 
 @cache

@@ -37,7 +37,7 @@ class Parts:
 
     def __init__(self, top: nn.Module, hooked: list[nn.Module]):
         # these are the modules' dictionaries, so later hooks and modules are noticed: a trace may replace a core
-        self.hooks = [*GLOBAL_HOOKS, *(hooks for module in hooked for hooks in hooks_of(module))]
+        self.hooks = [*GLOBAL_HOOKS, *(m._forward_hooks for m in hooked), *(m._forward_pre_hooks for m in hooked)]
         self.children = [module._modules for module in top.modules() if module._modules]
         self.old_children = list(map(dict, self.children))
 
@@ -201,11 +201,6 @@ def fused_decoder(decoder: Decoder, prepared: Decoder, packs: Packs) -> Decoder:
     form.angles, form.max_logits = None, min(MAX_ROWS, rows_at_once(decoder))
     form.watch()
     return form
-
-
-def hooks_of(module: nn.Module) -> list[Any]:
-    """The hooks that a call of a module runs."""
-    return [module._forward_hooks, module._forward_pre_hooks]
 
 
 class PagedStep(Step):
