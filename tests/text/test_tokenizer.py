@@ -100,7 +100,7 @@ def test_data_of_mostly_unknown_words_are_logged(
     trained: dict[str, Tokenizer], caplog: pytest.LogCaptureFixture, text: str, is_logged: bool
 ) -> None:
     for name in ("words-capped", "bytes"):
-        trained[name].note_unknown(trained[name].encode_long(text))
+        trained[name].note_unknown(trained[name].encode(text))
     line = "vocabulary  67% of the tokens are <|unknown|>: words that it does not have"
     assert caplog.messages == ([line] if is_logged else [])
 

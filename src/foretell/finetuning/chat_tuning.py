@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from foretell.config.model import ModelConfig
 from foretell.config.section import Section, make_section
 from foretell.config.training import TrainingConfig
@@ -93,7 +91,7 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         template = choose_template(self.request, self.start)
         tokenizer = choose_tokens(self.request, template, self.start.tokenizer)
         train, held_out = read_data(self.request, ChatFormat(template, tokenizer), self.start.config.context_length)
-        tokenizer.note_unknown(np.concatenate([chat.ids for each in train for chat in each.chats]))
+        tokenizer.note_unknown(token for each in train for chat in each.chats for token in chat.ids)
         tokenizer.save(run.tokens / TOKENIZER_FILE)
         sync(run.tokens / TOKENIZER_FILE)
         return TokenizedChats(ChatData.write(run.tokens, tokenizer, train, held_out), template.name, tokenizer)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -116,7 +115,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         if self.encoded is None:
             head, context_length = config.head, config.model.context_length
             self.encoded = data.encoded(InputFormat(tokenizer, head.tokens, context_length, head.truncate))
-            tokenizer.note_unknown(np.concatenate([ids for each in self.encoded.train for ids in each.sequences]))
+            tokenizer.note_unknown(token for each in self.encoded.train for ids in each.sequences for token in ids)
         return self.encoded
 
     def first_model(self, config: FinetuneConfig, data: LabelledFiles, start: Start | None) -> LanguageModel:

@@ -46,11 +46,7 @@ def make_sampling(options: Mapping[str, Any], tokenizer: Tokenizer) -> SamplingC
 def token_id(token: str | int, tokenizer: Tokenizer) -> int:
     """The id of a token given as its id, as '#id', as the name of a special token, or as its text."""
     written = ID.fullmatch(token) if isinstance(token, str) else None
-    if isinstance(token, int) or written:
-        known = int(written[1]) if written else int(token)
-        tokenizer.piece(known)  # refuses an unknown one
-        return known
-    return tokenizer.id_of(token)
+    return tokenizer.id_of(int(written[1]) if written else token)
 
 
 def spellings(word: str | Iterable[int], tokenizer: Tokenizer) -> list[tuple[int, ...]]:

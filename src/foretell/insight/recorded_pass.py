@@ -55,10 +55,7 @@ def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) 
     if token is None:
         return int(logits.argmax())
     check_type("a token", token, str | Integral, "a text or an id")
-    if isinstance(token, str):
-        return model.tokenizer.id_of(token)
-    model.tokenizer.piece(int(token))  # raises an error if the id is not a token
-    return int(token)
+    return model.tokenizer.id_of(token)
 
 
 def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:

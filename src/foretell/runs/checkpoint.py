@@ -33,6 +33,7 @@ NAME = re.compile(rf"(?:{re.escape(REPLACED)})?step-(?:\d{{6}}|[1-9]\d{{6,}})|st
 SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state of one of several processes
 
 logger = logging.getLogger(__name__)
+warn_once = cache(logger.warning)  # a command looks for the best and the newest checkpoint several times
 
 
 @dataclass(frozen=True)
@@ -142,16 +143,10 @@ def newest_intact(checkpoints: list[Checkpoint]) -> Checkpoint | None:
         try:
             checkpoint.verify()
         except CheckpointError as error:
-            warn_of_damage(str(error))
+            warn_once(f"{error}; other checkpoints are preferred")
             continue
         return checkpoint
     return None
-
-
-@cache
-def warn_of_damage(problem: str) -> None:
-    """Log a damaged checkpoint once per process; commands look for the best and the newest one several times."""
-    logger.warning(f"{problem}; other checkpoints are preferred")
 
 
 def best_checkpoint(checkpoints: list[Checkpoint]) -> Checkpoint:
@@ -164,7 +159,7 @@ def validation_loss(checkpoint: Checkpoint) -> float:
     try:
         value = checkpoint.training().get("validation_loss")
     except CheckpointError as error:
-        warn_of_damage(str(error))
+        warn_once(f"{error}; other checkpoints are preferred")
         return float("inf")
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else float("inf")
 

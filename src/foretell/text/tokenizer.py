@@ -166,9 +166,9 @@ class Tokenizer:
             self._noted |= names
             logger.warning(f"{', '.join(map(repr, sorted(names)[:8]))} in the text is read as ordinary text{advice}")
 
-    def note_unknown(self, ids: np.ndarray) -> None:
-        """Log a line if most ids (N,) of a training's data, without special tokens, are the unknown one."""
-        words = [token_id for token_id in ids.tolist() if token_id not in self._forbidden]
+    def note_unknown(self, ids: Iterable[int]) -> None:
+        """Log a line if most ids of a training's data, without special tokens, are the unknown one."""
+        words = [token_id for token_id in ids if token_id not in self._forbidden]
         if self.unknown_id is not None and 2 * (unknown := words.count(self.unknown_id)) > len(words):
             name, share = self.piece(self.unknown_id), unknown / len(words)
             logger.warning(f"vocabulary  {share:.0%} of the tokens are {name}: words that it does not have")
@@ -221,8 +221,14 @@ class Tokenizer:
             self._refuse_special(ids)
         return ids
 
-    def id_of(self, text: str) -> int:
-        """The id of a text that is one token, special or not. Raises UsageError for any other or unknown text."""
+    def id_of(self, text: str | int) -> int:
+        """The id of a text that is one token, special or not, or the id itself.
+
+        Raises UsageError for a text of no or several tokens and for an unknown word, TokenizerError for an unknown id.
+        """
+        if not isinstance(text, str):
+            self.piece(int(text))
+            return int(text)
         ids = self.encode(text, allow_special=True)
         if len(ids) != 1:
             pieces = ", ".join(repr(self.text_of(token_id)) for token_id in ids[:8])
@@ -295,10 +301,6 @@ class Tokenizer:
     def encode_long(self, text: str) -> np.ndarray:
         """The ids of `encode`, as int32, for a text of any length in bounded memory. Raises the errors of `encode`."""
         return self.encode_batch([text])[0]
-
-    def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """The ids of `encode`, as int32, for a text that arrives in parts. Raises the errors of `encode`."""
-        return self._iter_encoded(self.cut_stream(texts))
 
     def cut_stream(self, texts: Iterable[str]) -> Iterator[str]:
         """Cut a text that arrives in parts into pieces; their joined ids are the ids of the whole text."""
