@@ -27,24 +27,24 @@ LIMITS: dict[str, int] = {
     "data": 3175,
     "distributed": 408,
     "evaluation": 734,
-    "finetuning": 5049,
+    "finetuning": 5046,
     "forecasting": 4163,
     "generation": 2510,
     "included": 358,
-    "inference": 953,
-    "insight": 12917,
+    "inference": 949,
+    "insight": 12914,
     "lessons": 3416,
     "model": 8548,
     "numerics": 312,
     "planning": 644,
     "pretraining": 1629,
-    "runs": 1511,
+    "runs": 1506,
     "saved_model": 654,
     "serving": 6017,
     "session": 3061,
     "storage": 761,
     "system": 283,
-    "text": 2763,
+    "text": 2765,
     "textbook": 1012,
     "training": 1521,
     "translation": 2198,
@@ -52,7 +52,7 @@ LIMITS: dict[str, int] = {
 }
 START = 72_098  # the sum of the limits without reserves; it only falls
 # For larger work: what may be added, and what has been
-RESERVES = {"real models": (3000, 2501), "training, opened": (2500, 2500), "front door": (800, 800)}
+RESERVES = {"real models": (3000, 2621), "training, opened": (2500, 2500), "front door": (800, 800)}
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
 # Modules that are kept: take one out when it is merged, and give a reason for one that is new
