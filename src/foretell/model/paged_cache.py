@@ -163,7 +163,7 @@ class PagedKVView(RowsKVView):
             first, step = self.spacing
             rows = blocks[:, first : first + step * len(self.rows)].unflatten(1, (-1, step))[:, :, :num_blocks]
         else:
-            rows = blocks.index_select(1, self.tables.flatten()).unflatten(1, self.tables.shape)  # (G, B, K, P, E)
+            rows = blocks[:, self.tables.long()]  # (G, B, K, P, E)
         return rows.transpose(0, 1).flatten(2, 3)[:, :, : self.num_keys]
 
 
