@@ -24,7 +24,7 @@ from foretell.model.init import decoder_with_weights
 from foretell.model.kernels import strict_copy
 from foretell.model.quantized_linear import count_weights, plain_weights
 from foretell.model.surgery import copy_with
-from foretell.saved_model.config_file import DECODER, NO_TOKENIZER, QUANTIZATION, TOKENIZER, command_of
+from foretell.saved_model.config_file import DECODER, GGUF_PAIRS, NO_TOKENIZER, QUANTIZATION, TOKENIZER, command_of
 from foretell.saved_model.part import DecoderPart, Part, TokenizerPart, merge_adapters
 from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, save_parts
 from foretell.storage.files import new_directory
@@ -259,6 +259,10 @@ class LanguageModel:
 
     def without_part(self, name: str) -> Self:
         return replace(self, parts={each: part for each, part in self.parts.items() if each != name})
+
+    def to_train(self) -> Self:
+        """The start of a training: float weights, and no description of the file, which the trained model is not."""
+        return self.with_float_weights("train").without_part(GGUF_PAIRS)
 
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:
         """Write the model to a directory that `foretell.load` reads, with weights in `dtype` if given.

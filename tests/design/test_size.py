@@ -20,7 +20,7 @@ COUNTED = (".py", ".js", ".css", ".html")
 
 # Lines per package. A number may rise if another falls by as much, or by a reserve that is used
 LIMITS: dict[str, int] = {
-    "(top)": 1270,
+    "(top)": 1274,
     "cli": 5572,
     "config": 963,
     "convert": 4532,
@@ -41,7 +41,7 @@ LIMITS: dict[str, int] = {
     "runs": 1506,
     "saved_model": 654,
     "serving": 6017,
-    "session": 3061,
+    "session": 3060,
     "storage": 761,
     "system": 283,
     "text": 2765,
@@ -52,7 +52,7 @@ LIMITS: dict[str, int] = {
 }
 START = 72_098  # the sum of the limits without reserves; it only falls
 # For larger work: what may be added, and what has been
-RESERVES = {"real models": (3000, 2621), "training, opened": (2500, 2500), "front door": (800, 800)}
+RESERVES = {"real models": (3000, 2624), "training, opened": (2500, 2500), "front door": (800, 800)}
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
 # Modules that are kept: take one out when it is merged, and give a reason for one that is new

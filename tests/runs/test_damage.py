@@ -21,6 +21,7 @@ from foretell.generation.batch_generation import continue_prompt
 from foretell.loading import load
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
+from foretell.runs.checkpoint import warn_once
 from foretell.runs.record import sealed
 from foretell.runs.run import Run
 from foretell.runs.summary import summarize
@@ -84,6 +85,7 @@ def test_a_changed_byte_in_training_json_is_noticed_where_the_best_checkpoint_is
     for _ in range(40):
         path.write_bytes(damaged(content, rng))
         caplog.clear()
+        warn_once.cache_clear()
         run.best()
         assert "training.json is damaged" in caplog.text
         with pytest.raises(CheckpointError, match=r"training\.json is damaged"):

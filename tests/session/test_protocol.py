@@ -589,8 +589,11 @@ def test_what_does_not_fit_is_refused_before_the_first_step(kind, patched, value
 
     make = {
         "device_memory": lambda device: DeviceMemory("cpu", value),
-        "state_per_process": lambda *_: {"weights": value},
-        "training_memory": lambda *_: {"weights": Range.exact(value), "activations": Range.exact(0)},
+        "state_per_process": lambda *_: {"weights": value, "gradients": 0},
+        "training_memory": lambda *_: {
+            "weights": Range.exact(value),
+            **dict.fromkeys(("gradients", "activations"), Range.exact(0)),
+        },
         "disk_usage": lambda path: Disk(value, 0, value),
     }
     monkeypatch.setattr(patched, make[patched.rpartition(".")[2]])

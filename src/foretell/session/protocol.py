@@ -25,7 +25,6 @@ from foretell.planning.estimate import device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.record import RunRecord, StartRecord
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
-from foretell.saved_model.config_file import GGUF_PAIRS
 from foretell.session.budget import in_minutes
 from foretell.session.commands import resume_command
 from foretell.session.declaration import AnyTask, ChosenConfig, Machine, Training
@@ -174,7 +173,7 @@ def pace_of(
 def load_start(argument: str | Path) -> Start:
     """Load any MODEL in float32; its weights are verified if it has a manifest. Raises the errors of `load`."""
     model = load(argument, "cpu", "float32", verify=None)
-    return Start(str(argument), model.with_float_weights("train").without_part(GGUF_PAIRS))
+    return Start(str(argument), model.to_train())
 
 
 def find_start(record: StartRecord | None, run: Path) -> Start | None:
