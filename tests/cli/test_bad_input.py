@@ -337,7 +337,11 @@ TABLE = [
     (["generate", "RUN", "The", "--logit-bias", "e=much"], 2, ["--logit-bias", "e=much"]),
     (["generate", "RUN", "The", "--logit-bias", "e=nan"], 2, ["logit_bias", "nan"]),
     (["generate", "RUN", "The", "--logit-bias", "the=1"], 2, ["'the' is 3", "'t', 'h', 'e'", "give one token"]),
-    (["generate", "RUN", "The", "--logit-bias", "mat sat=1"], 2, ["is 7 tokens", "give one token"]),
+    (
+        ["generate", "RUN", "The", "--logit-bias", "mat sat=1"],
+        2,
+        ["is 7 tokens of this model: 'm', 'a', 't', ' ', 's', 'a', 't'; give one token"],
+    ),
     (["generate", "RUN", "The", "--logit-bias", "#999=1"], 1, ["999", "0 to 256"]),
     (["generate", "RUN", "The", "--ban", ""], 2, ["the value of --ban is empty"]),
     (["generate", "RUN", "The", "--no-repeat-ngram", "0"], 2, ["no_repeat_ngram", "0"]),

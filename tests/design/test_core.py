@@ -26,8 +26,8 @@ FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 MOST_LINES = {
     "foretell.model.decoder": 2_651,
     "foretell.training.loop": 2_952,
-    "foretell.pretraining.pretrain": 15_426,
-    "foretell.insight.explain.explain_value": 12_363,
+    "foretell.pretraining.pretrain": 15_427,
+    "foretell.insight.explain.explain_value": 12_364,
 }
 
 

@@ -114,6 +114,8 @@ def with_steps(name: str, model: str) -> list[tuple[str, str]]:
 
     own = model.removesuffix(EVERY_STEP)
     steps = [checkpoint.step for checkpoint in list_checkpoints(find_run(own).checkpoints)]
+    if not steps:
+        raise UsageError(f"{own} has no checkpoint yet, so there is no step to serve")
     return [(f"{name.removesuffix(EVERY_STEP)}@step-{step}", f"{own}@step-{step}") for step in steps]
 
 

@@ -75,7 +75,7 @@ def tokenize_text(
     sync(directory / TOKENIZER_FILE)  # before the index, whose presence makes the directory a store
     write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)
     store = TokenStore.open(directory, tokenizer.fingerprint)
-    tokenizer.note_unknown((stream := store.split("train")).read(0, min(len(stream), SAMPLE_TOKENS)).tolist())
+    tokenizer.note_unknown((stream := store.split("train")).read(0, min(len(stream), SAMPLE_TOKENS)))
     return TokenizedText(tokenizer, store, str(extra["split_rule"]))
 
 

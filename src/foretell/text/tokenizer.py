@@ -168,10 +168,14 @@ class Tokenizer:
 
     def note_unknown(self, ids: Iterable[int]) -> None:
         """Log a line if most ids of a training's data, without special tokens, are the unknown one."""
+        if self.unknown_id is None:
+            return
         words = [token_id for token_id in ids if token_id not in self._forbidden]
-        if self.unknown_id is not None and 2 * (unknown := words.count(self.unknown_id)) > len(words):
-            name, share = self.piece(self.unknown_id), unknown / len(words)
-            logger.warning(f"vocabulary  {share:.0%} of the tokens are {name}: words that it does not have")
+        if 2 * (unknown := words.count(self.unknown_id)) > len(words):
+            name = self.piece(self.unknown_id)
+            logger.warning(
+                f"vocabulary  {unknown / len(words):.0%} of the tokens are {name}: words that it does not have"
+            )
 
     def _refuse_not_special(self, names: Sequence[str]) -> None:
         known = ", ".join(list(self.special_tokens)[:8]) or "none"
@@ -222,16 +226,13 @@ class Tokenizer:
         return ids
 
     def id_of(self, text: str | int) -> int:
-        """The id of a text that is one token, special or not, or the id itself.
-
-        Raises UsageError for a text of no or several tokens and for an unknown word, TokenizerError for an unknown id.
-        """
+        """The id of one token by its text, or the id itself. Raises UsageError, TokenizerError for an unknown id."""
         if not isinstance(text, str):
             self.piece(int(text))
             return int(text)
         ids = self.encode(text, allow_special=True)
         if len(ids) != 1:
-            pieces = ", ".join(repr(self.text_of(token_id)) for token_id in ids[:8])
+            pieces = ", ".join(repr(self.text_of(token_id)) for token_id in ids[:8]) + ", ..." * (len(ids) > 8)
             raise UsageError(
                 f"{text[:40]!r} is {len(ids)} tokens of this model{pieces and f': {pieces}'}; give one token"
             )

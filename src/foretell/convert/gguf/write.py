@@ -36,7 +36,6 @@ class PackedTensor:
         return (*rows, last * self.content.itemsize // kind.size * kind.weights)
 
     def values(self) -> Tensor:
-        """The tensor in float32."""
         if self.kind not in BLOCKS:
             return self.content.float()
         return dequantize(**unpack_rows(self.kind, self.content)).view(self.shape)

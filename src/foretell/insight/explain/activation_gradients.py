@@ -67,7 +67,6 @@ def relu_derivative(x: Array) -> Array:
 
 
 def relu2_derivative(x: Array) -> Array:
-    """2 max(0, x)."""
     return 2 * relu(x)
 
 

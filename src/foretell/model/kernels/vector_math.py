@@ -82,7 +82,6 @@ def rounded_number(x, is_narrow):
 
 @inlined
 def read_number(address, index, is_narrow):
-    """The index-th number from an address."""
     return v.read_bfloat16(address, index) if is_narrow else v.read_float(address, index)
 
 
