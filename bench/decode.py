@@ -90,7 +90,7 @@ FEATURES: dict[str, dict[str, str]] = {
 NEEDED = {"native": set(), "avx512": {"avx512f", "avx512_vnni"}, "avx2": {"avx2"}}  # without them, SIGILL
 USABLE = [name for name in FEATURES if NEEDED[name] <= set(cpu_features())]
 MODULES = {
-    "llama.cpp": ("llama_cpp", "llamacpp", "LlamaCpp"),
+    "llama.cpp": ("llama_cpp", "llamacpp", "open_decoder"),
     "CTranslate2": ("ctranslate2", "ctranslate", "CTranslate2"),
 }
 

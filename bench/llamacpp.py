@@ -25,24 +25,11 @@ ALWAYS_FLOAT32 = ("position_embd.weight",)
 
 
 class LlamaCpp:
-    """A decoder's weights in llama.cpp; precision: f32, bf16, q8_0 or q4_0."""
+    """A file's model in llama.cpp, with this context for each of its rows."""
 
     name = "llama.cpp"
 
-    def __init__(self, decoder: Decoder, precision: str, rows: int):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.gguf"
-            write_file(decoder, precision, path)
-            self._open(path, decoder.config.vocab_size, rows, CONTEXT)
-
-    @classmethod
-    def open(cls, path: Path, vocab_size: int, rows: int, context: int) -> LlamaCpp:
-        """The model of a file, with this context for each row."""
-        program = cls.__new__(cls)
-        program._open(path, vocab_size, rows, context)
-        return program
-
-    def _open(self, path: Path, vocab_size: int, rows: int, context: int) -> None:
+    def __init__(self, path: Path, vocab_size: int, rows: int, context: int):
         self.vocab_size, self.rows = vocab_size, rows
         llama_cpp.llama_backend_init()
         llama_cpp.llama_log_set(ignore_log, None)
@@ -104,6 +91,14 @@ class LlamaCpp:
 @llama_cpp.llama_log_callback
 def ignore_log(level: int, text: bytes, data: ctypes.c_void_p) -> None:
     """llama.cpp writes nothing."""
+
+
+def open_decoder(decoder: Decoder, precision: str, rows: int) -> LlamaCpp:
+    """A decoder's weights in llama.cpp; precision: f32, bf16, q8_0 or q4_0."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        write_file(decoder, precision, path)
+        return LlamaCpp(path, decoder.config.vocab_size, rows, CONTEXT)
 
 
 def write_file(decoder: Decoder, precision: str, path: Path) -> None:

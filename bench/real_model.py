@@ -67,7 +67,7 @@ def main() -> None:
 def measure_speeds(file: Path, rounds: int) -> list[dict[str, Any]]:
     """A row per task and program."""
     model = foretell.load(file)
-    peer = LlamaCpp.open(file, model.config.vocab_size, MOST_ROWS, LONG + 2 * NEW_TOKENS)
+    peer = LlamaCpp(file, model.config.vocab_size, MOST_ROWS, LONG + 2 * NEW_TOKENS)
     programs = {"foretell": Foretell(model.decoder), peer.name: peer}
     generator = torch.Generator().manual_seed(SEED)
 
