@@ -42,7 +42,7 @@ KINDS = ("characters", "words", "bytes", "bpe")
 DEFAULT_BPE_SIZE = 2048
 BPE_SPLIT = "qwen2"  # the default in training: single digits, and punctuation separate from the word before it
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
-BYTES_PER_ENTRY = 400  # bytes of text per vocabulary entry, so that entries are frequent enough to be learned
+BYTES_PER_ENTRY = 400  # bytes of text per vocabulary entry: on two books within 0.3% of the best of three sizes
 
 # Pre-tokenizers by their names in llama.cpp
 SPLITS: dict[str, TokenizerJson] = {"gpt2": byte_level_split(use_regex=True), "qwen2": pattern_split(QWEN2_PATTERN)}
