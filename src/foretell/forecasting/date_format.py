@@ -26,8 +26,7 @@ INTEGER = re.compile(r"[+-]?\d{1,18}")
 MILLISECONDS = re.compile(r"-?\d{1,15}000|0")  # whole seconds
 NUMBERS = {NUMBER: INTEGER, UNIX: INTEGER, UNIX_MS: MILLISECONDS}
 EPOCH, SECOND, DAY = dt.datetime(1970, 1, 1), dt.timedelta(seconds=1), 86400
-EXAMPLE = dt.datetime(2024, 5, 31, 13, 45, 59)
-YEAR = re.compile(r"(?<!%)%[YyGcx]")
+EXAMPLE, YEAR = dt.datetime(2024, 5, 31, 13, 45, 59), re.compile(r"(?<!%)%[YyGcx]")
 
 
 def read_time(text: str, date_format: str) -> dt.datetime:
