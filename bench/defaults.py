@@ -237,7 +237,7 @@ def read_numbers(data: Path, folder: Path) -> Trial:
 def read_series_set(name: str, data: Path, folder: Path) -> Trial:
     """Series whose last values are the test; both baselines forecast from the same origins.
 
-    AutoETS knows no season above 24, such as the week of hourly values, where a seasonal naive forecast is better.
+    AutoETS ignores seasons above 24 values, and on hourly series a seasonal naive forecast is better.
     """
     source = SERIES[name](data / "timeseries")
     series, test = source.series[:MOST_SERIES], source.test
