@@ -141,7 +141,7 @@ def shown_outputs(document: Path) -> list[tuple[list[str], list[str]]]:
     return outputs
 
 
-@pytest.mark.parametrize(("page", "least"), [("README.md", 2), ("docs/inference.md", 2)])
+@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/inference.md", 2)])
 def test_a_page_shows_the_real_output_of_the_included_models(page, least, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     run(["demo", "--files"])
